@@ -1,0 +1,60 @@
+"""One engine step as the model sees it: ragged rows, one a sequence, tokens laid end to end.
+
+The seam between the engine (scheduler, blocks, sequences) and whatever runs the model: the CPU
+backend, the Triton backend, and the fake of the tests all take a `Batch` and give logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The part of one sequence that this step computes: `tokens` at positions
+    `start … start + len(tokens) − 1`, whose keys and values go to those places of `blocks`
+    (`blocks[p // block_tokens]`, offset `p % block_tokens`); everything before `start` is there.
+    `wants_logits`: this row reaches the end of its known tokens, so one token will be sampled."""
+
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    wants_logits: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows with one token each (decodes) come first, then chunks of prompts."""
+
+    rows: Sequence[Row]
+
+    @property
+    def token_count(self) -> int:
+        return sum(len(row.tokens) for row in self.rows)
+
+
+class Runner(Protocol):
+    """A model on a device, with its paged KV memory.  Not thread-safe: the engine loop owns it."""
+
+    block_tokens: int
+    kv_blocks: int
+    vocab_size: int
+    context_tokens: int
+
+    def run(self, batch: Batch) -> Tensor:
+        """Write keys and values, and return float32 logits `(rows that want them, vocab_size)`,
+        in row order.  The tensor is the caller's until the next `run`."""
+        ...
+
+    def zero_blocks(self, blocks: Sequence[int]) -> None:
+        """Make freed blocks read as zero before another sequence may hold them (property P7)."""
+        ...

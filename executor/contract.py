@@ -1,0 +1,255 @@
+"""What a gateway and an executor say to each other, and nothing else: a closed set of messages.
+
+The gateway knows an executor only by `Executor` and `Turn` below.  Behind them stand `client`
+(a Unix socket to the executor process) and `echo` (no model: tests, demonstrations).
+Refuses to know: HTTP, tenants by name, text.  Token ids in, token ids out.
+
+Theory of operation.  The gateway submits a `Submit` under a request number that it minted; numbers
+are never reused within a connection.  The executor answers with any number of `Report`s, one a step
+for all requests together, and exactly one `Ended` for each request it was sent, also after an
+`Abort`.  A gateway that stops listening aborts; the `Ended` that follows carries what was generated,
+and that is what is billed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How to choose the next token.  Every default is neutral.  `temperature` below 1e-5 is greedy.
+    `seed` is always given: where the client named none, the gateway drew one."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    min_p: float = 0.0
+    seed: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    top_logprobs: int | None = None
+    """None: no log-probabilities.  0: the chosen token's.  k ≤ 20: and those of the k likeliest."""
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
+    """One sequence to run.  `max_new_tokens` is what was reserved: the executor stops there.
+
+    `stop_token_ids` ends generation (the id is emitted as the last of `generated`, and the gateway
+    does not print it), but not before `min_tokens` tokens; until then those ids are not sampled.
+    `share` is the opaque path, widest first, whose fair share is charged, with its weights.
+    `queue_ms_max`: not started by then, it ends with `Cause.QUEUE_DEADLINE`, nothing prefilled."""
+
+    request: int
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    sampling: Sampling = Sampling()
+    share: tuple[tuple[str, float], ...] = ()
+    queue_ms_max: int | None = None
+
+
+class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
+    """Stop `request` within one step.  An unknown or ended number is ignored."""
+
+    request: int
+
+
+Command = Submit | Abort
+"""Gateway → executor."""
+
+
+class Logprob(msgspec.Struct, frozen=True, array_like=True):
+    """A token id and its log-probability under the distribution before temperature and truncation."""
+
+    token: int
+    logprob: float
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    chosen: Logprob
+    top: tuple[Logprob, ...] = ()
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, tag="waiting"):
+    """`position` within the widest share (the tenant), 0 = next; never a global place, which would
+    leak load.  Sent when it changes, also when a running sequence was preempted back into the queue."""
+
+    request: int
+    position: int
+
+
+class Prefilling(msgspec.Struct, frozen=True, kw_only=True, tag="prefilling"):
+    request: int
+    done_tokens: int
+    total_tokens: int
+
+
+class Emitted(msgspec.Struct, frozen=True, kw_only=True, tag="emitted"):
+    """New token ids of one request, in order; `logprobs` has one entry a token where asked for."""
+
+    request: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+class Cause(StrEnum):
+    """Why a request ended.  STOP and LENGTH are normal; the rest are the gateway's to explain."""
+
+    STOP = "stop"  # a stop token
+    LENGTH = "length"  # max_new_tokens, or the context was full
+    ABORTED = "aborted"
+    QUEUE_DEADLINE = "queue_deadline"
+    REFUSED = "refused"  # can never fit, malformed: the gateway should have caught it
+    OVERLOADED = "overloaded"  # the executor's own queue bound
+    CRASHED = "crashed"  # a fault of ours; retryable
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+    """The last word on a request.  Tokens, then nanoseconds.
+
+    `prefilled` counts prompt tokens whose prefill ran, each once however often it was recomputed;
+    `generated` all tokens sampled, delivered or not.  The three spans add up to the life of the
+    request in the executor; a span that was never entered is 0.  `device_ns` is this request's part
+    of the measured step times; `recomputed_ns` the part spent on work lost to preemption, which is
+    charged to nobody."""
+
+    request: int
+    cause: Cause
+    prefilled: int = 0
+    generated: int = 0
+    queued_ns: int = 0
+    prefill_ns: int = 0
+    decode_ns: int = 0
+    device_ns: int = 0
+    recomputed_ns: int = 0
+    preemptions: int = 0
+    detail: str = ""
+
+
+Update = Waiting | Prefilling | Emitted | Ended
+"""What one request hears, in this order: waiting*, prefilling*, emitted*, ended."""
+
+
+class Gauges(msgspec.Struct, frozen=True, kw_only=True):
+    """The executor at one instant, for metrics and the leak checks of the tests."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks_total: int = 0
+    blocks_free: int = 0
+    steps: int = 0
+    step_ns: int = 0  # measured, cumulative
+    busy_ns: int = 0  # attributed to requests, cumulative
+    overhead_ns: int = 0  # step_ns − busy_ns: recompute and the like
+    preemptions: int = 0
+    prompt_tokens: int = 0  # cumulative
+    generated_tokens: int = 0
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
+    """Everything that one engine step has to say, in one frame."""
+
+    updates: tuple[Update, ...] = ()
+    gauges: Gauges = Gauges()
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gateway must know of a model; it opens no model file itself.
+
+    `tokenizer_json` is a Hugging Face `tokenizers` document.  `special_tokens` are the ids that only
+    a chat template's scaffold may yield.  Digests are SHA-256, hex, of content, never of names."""
+
+    architecture: str
+    dtype: str
+    numerics: str
+    vocab_size: int
+    context_tokens: int
+    block_tokens: int
+    kv_blocks: int
+    tokenizer_json: bytes
+    chat_template: str | None
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    special_token_ids: tuple[int, ...] = ()
+    weights_digest: str = ""
+    tokenizer_digest: str = ""
+    template_digest: str = ""
+    parameters: int = 0
+    device: str = "cpu"
+    device_name: str = ""
+    add_bos: bool = False
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The first message of an executor, once it can serve."""
+
+    card: ModelCard
+
+
+class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
+    """Before `Ready`: what is being done, for a progress line.  `fraction` in 0..1, or None."""
+
+    stage: str
+    fraction: float | None = None
+
+
+class Broken(msgspec.Struct, frozen=True, kw_only=True, tag="broken"):
+    """Instead of `Ready`: it will never serve, and why (a sentence with the fix, for an operator)."""
+
+    reason: str
+
+
+Message = Loading | Ready | Broken | Report
+"""Executor → gateway."""
+
+
+class ExecutorLost(Exception):
+    """The executor is not there, or died under this request.  Retryable."""
+
+
+class Turn(Protocol):
+    """One request's place in an executor: an async iterator over its updates.
+
+    Updates that wait unread are merged (adjacent `Emitted` become one, stale `Waiting` and
+    `Prefilling` vanish), so a slow reader bounds no memory but its own output.  Iteration ends after
+    `Ended`; a lost executor yields `Ended(cause=CRASHED)`, never an exception."""
+
+    def __aiter__(self) -> AsyncIterator[Update]: ...
+
+    async def __anext__(self) -> Update: ...
+
+    @property
+    def ended(self) -> Ended | None:
+        """The last word, once it was heard.  After the turn is closed, never None."""
+        ...
+
+    def interrupt(self, why: BaseException) -> None:
+        """Make the reader's next step raise `why` (a revocation, say).  The reader then leaves the
+        turn, which aborts it.  Called from the event loop, does not wait, does nothing once ended."""
+        ...
+
+
+class Executor(Protocol):
+    """Where a turn can be had.  One model each."""
+
+    @property
+    def card(self) -> ModelCard | None:
+        """None until the executor is ready, and while it is being restarted."""
+        ...
+
+    @property
+    def gauges(self) -> Gauges: ...
+
+    def turn(self, job: Submit) -> AbstractAsyncContextManager[Turn]:
+        """Submit on entry; on exit abort if it has not ended, and wait (bounded) for `Ended`.
+        The `request` number in `job` is replaced by one minted here.
+        Raises ExecutorLost on entry if there is no live executor."""
+        ...

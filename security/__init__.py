@@ -1,0 +1,1 @@
+"""Who is asking, with which keys, and the record that cannot be quietly edited."""
