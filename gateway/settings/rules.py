@@ -1,0 +1,357 @@
+"""What fields mean together, and what is not built yet: contradictions, named one by one.
+
+`CHECKS` look at one table of the file wherever it stands; `CROSS` compare tables and run only where
+none of theirs had to be left out, so that one mistake is not reported three times.  Pure;
+knows no file, no clock.  Source: DESIGN.md (What a user does), SECURITY.md P15, SCHEDULER.md.
+The list of what is not supported yet is also the table in deploy/README.md, and a test compares them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from gateway.settings.decode import Check
+from gateway.settings.faults import Fault
+from gateway.settings.shape import (
+    Batching,
+    Budget,
+    Cache,
+    Device,
+    File,
+    Issuer,
+    Listen,
+    Model,
+    Plan,
+    Price,
+    ServiceClass,
+    Sharing,
+    State,
+    Webhooks,
+)
+from gateway.settings.units import Address
+
+RESERVED_MAX = 0.7
+_HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?", re.ASCII)
+
+
+def not_yet(path: str, wrong: str, neutral: str, why: str) -> Fault:
+    return Fault(path, f"{wrong} is not supported yet", neutral, why)
+
+
+def _listen(listen: Listen, path: str) -> Iterator[Fault]:
+    if listen.workers != 1:
+        yield not_yet(
+            f"{path}.workers",
+            f"{listen.workers} gateway processes",
+            "1",
+            "Several need a Redis tempo and a PostgreSQL book, which come later.",
+        )
+    if _clash(listen.public, listen.admin):
+        yield Fault(
+            f"{path}.admin",
+            f"is the public listener's port, {listen.admin.port}",
+            "another port: administration is never on the public listener",
+            f'Set admin = "{Address(listen.admin.host, listen.admin.port % 65535 + 1)}".',
+        )
+    for index, host in enumerate(listen.hosts):
+        if _HOST.fullmatch(host) is None:
+            yield Fault(
+                f"{path}.hosts[{index}]",
+                f"is {host[:80]!r}",
+                "a host name without scheme, path or wildcard, such as llm.example.com",
+                "Name each host that clients use.",
+            )
+    for index, origin in enumerate(listen.cors_origins):
+        parts = urlsplit(origin)
+        if parts.scheme not in {"https", "http"} or origin != f"{parts.scheme}://{parts.netloc}":
+            yield Fault(
+                f"{path}.cors_origins[{index}]",
+                f"is {origin[:80]!r}",
+                "an origin: scheme, host and port only, such as https://app.example.com; never *",
+                "Name each origin whose pages may call.",
+            )
+
+
+def _clash(one: Address, other: Address) -> bool:
+    return one.port == other.port and (
+        one.host == other.host or {one.host, other.host} & {"0.0.0.0", "::"} != set()  # noqa: S104 — compared, not bound
+    )
+
+
+def _state(state: State, path: str) -> Iterator[Fault]:
+    if state.redis_url:
+        yield not_yet(
+            f"{path}.redis_url", "a Redis tempo", '"" (tempo in memory)', "Leave it empty."
+        )
+    if state.database_url.startswith(("postgresql:", "postgresql+", "postgres:")):
+        yield not_yet(
+            f"{path}.database_url",
+            "a PostgreSQL book",
+            '"sqlite:///PATH"',
+            "Use a SQLite file for now.",
+        )
+    elif not state.database_url.startswith("sqlite:///") or state.database_url in {
+        "sqlite:///",
+        "sqlite:///:memory:",
+    }:
+        yield Fault(
+            f"{path}.database_url",
+            "names no database that keeps money",
+            '"sqlite:///PATH" (three slashes: relative; four: absolute)',
+            'Set database_url = "sqlite:///var/lockgate.db".',
+        )
+
+
+def _model(model: Model, path: str) -> Iterator[Fault]:
+    if model.device is Device.CUDA:
+        yield not_yet(f"{path}.device", "a CUDA device", '"auto" or "cpu"', "Serve it on the CPU.")
+    if model.batching is not Batching.CONTINUOUS:
+        yield not_yet(
+            f"{path}.batching",
+            f'"{model.batching}" batching',
+            '"continuous"',
+            "Use continuous batching; the others exist for comparison only.",
+        )
+
+
+def _price(price: Price, path: str) -> Iterator[Fault]:
+    if price.effective.microsecond:
+        yield Fault(f"{path}.effective", "has a fraction of a second", "whole seconds", "Round it.")
+
+
+def _issuer(issuer: Issuer, path: str) -> Iterator[Fault]:
+    if len(set(issuer.algorithms)) != len(issuer.algorithms):
+        yield Fault(f"{path}.algorithms", "names one twice", "each once", "Remove the second.")
+
+
+def _class(item: ServiceClass, path: str) -> Iterator[Fault]:
+    if item.weight != 1.0:
+        yield not_yet(
+            f"{path}.weight",
+            f"a class weight of {item.weight:g}",
+            "1.0",
+            "The scheduler is first come, first served so far.",
+        )
+
+
+def _plan(plan: Plan, path: str) -> Iterator[Fault]:
+    for field, names in (("models", plan.models), ("classes", plan.classes)):
+        for name in _twice(names):
+            yield Fault(f"{path}.{field}", f"names {name} twice", "each once", "Remove one.")
+    if plan.weight != 1.0:
+        yield not_yet(
+            f"{path}.weight",
+            f"a tenant weight of {plan.weight:g}",
+            "1.0",
+            "The scheduler is first come, first served so far.",
+        )
+    if plan.limits.max_output_tokens is not None and plan.limits.output_tpm is not None:
+        yield from _burst(plan.limits.max_output_tokens, plan.limits.output_tpm, "output", path)
+    if plan.limits.max_prompt_tokens is not None and plan.limits.input_tpm is not None:
+        yield from _burst(plan.limits.max_prompt_tokens, plan.limits.input_tpm, "prompt", path)
+
+
+def _burst(most: int, per_minute: int, kind: str, path: str) -> Iterator[Fault]:
+    if most > per_minute:
+        rate = "output_tpm" if kind == "output" else "input_tpm"
+        yield Fault(
+            f"{path}.limits.max_{kind}_tokens",
+            f"allows {most:,} tokens in one request, and {rate} only {per_minute:,} a minute",
+            f"at most {rate}, or such a request could never run",
+            f"Lower max_{kind}_tokens or raise {rate}.",
+        )
+
+
+def _budget(budget: Budget, path: str) -> Iterator[Fault]:
+    if list(budget.notify_at) != sorted(set(budget.notify_at)):
+        yield Fault(f"{path}.notify_at", "is not rising", "fractions in rising order", "Sort them.")
+
+
+def _cache(cache: Cache, path: str) -> Iterator[Fault]:
+    if cache.sharing is not Sharing.USER:
+        yield not_yet(
+            f"{path}.sharing",
+            "opportunistic sharing between users",
+            '"user"',
+            "Nothing is reused across requests yet.",
+        )
+
+
+def _webhooks(webhooks: Webhooks, path: str) -> Iterator[Fault]:
+    if webhooks.url:
+        yield not_yet(f"{path}.url", "sending webhooks", '""', "Leave it empty.")
+
+
+CHECKS: Mapping[type, Check] = MappingProxyType(
+    {
+        Listen: _listen,
+        State: _state,
+        Model: _model,
+        Price: _price,
+        Issuer: _issuer,
+        ServiceClass: _class,
+        Plan: _plan,
+        Budget: _budget,
+        Cache: _cache,
+        Webhooks: _webhooks,
+    }
+)
+
+
+def _some_issuer(file: File) -> Iterator[Fault]:
+    if not file.issuers:
+        yield Fault(
+            "issuers",
+            "names no issuer",
+            "at least one with issuer, audience and algorithms",
+            "Production accepts nobody it cannot verify; start without --config to try Lockgate.",
+        )
+
+
+def _unique(file: File) -> Iterator[Fault]:
+    names = [name for model in file.models for name in (model.name, *model.aliases)]
+    for name in _twice(names):
+        yield Fault("models", f"{name} names two", "a name or alias once", "Rename one.")
+    for url in _twice(issuer.issuer for issuer in file.issuers):
+        yield Fault("issuers", f"{url} stands twice", "each issuer once", "Merge the two.")
+
+
+def _one_price(file: File) -> Iterator[Fault]:
+    rows = (f"{price.model} from {price.effective.isoformat()}" for price in file.prices)
+    for row in _twice(rows):
+        yield Fault("prices", f"{row} stands twice", "one price at a time", "Remove one.")
+
+
+def _priced(file: File) -> Iterator[Fault]:
+    priced = {price.model for price in file.prices}
+    for index, model in enumerate(file.models):
+        if model.name not in priced:
+            yield Fault(
+                f"models[{index}].name",
+                f"{model.name} has no price",
+                f'a [[prices]] table with model = "{model.name}"',
+                "An unpriced model is never served; a price may be 0.",
+            )
+
+
+def _plans_models(file: File) -> Iterator[Fault]:
+    names = {model.name for model in file.models}
+    aliases = {alias: model.name for model in file.models for alias in model.aliases}
+    for key, plan in file.plans.items():
+        for index, name in enumerate(plan.models):
+            if name not in names:
+                fix = (
+                    f"It is an alias; write {aliases[name]}."
+                    if name in aliases
+                    else "Add the model or remove it from the plan."
+                )
+                yield Fault(
+                    f"plans.{key}.models[{index}]",
+                    f"{name} is not in [[models]]",
+                    "one of " + ", ".join(sorted(names)),
+                    fix,
+                )
+
+
+def _plans_classes(file: File) -> Iterator[Fault]:
+    for key, plan in file.plans.items():
+        for index, name in enumerate(plan.classes):
+            at = f"plans.{key}.classes[{index}]"
+            if name not in file.classes:
+                expected = (
+                    "one of " + ", ".join(sorted(file.classes)) if file.classes else "a class"
+                )
+                yield Fault(at, f"{name} is not in [classes]", expected, f"Add [classes.{name}].")
+            elif file.classes[name].reserved > 0:
+                yield not_yet(
+                    at,
+                    f"a plan with the reserved class {name}",
+                    "classes without a reserved share",
+                    "A reserved share cannot be kept yet, so it is promised to nobody.",
+                )
+
+
+def _shares(file: File) -> Iterator[Fault]:
+    reserved = round(sum(item.reserved for item in file.classes.values()), 9)
+    floors = round(sum(item.floor for item in file.classes.values()), 9)
+    if reserved > RESERVED_MAX:
+        yield Fault(
+            "classes",
+            f"reserve {reserved:g} together",
+            f"at most {RESERVED_MAX:g}, so that the other classes can run",
+            "Lower a reserved share.",
+        )
+    if reserved + floors > 1:
+        yield Fault(
+            "classes",
+            f"reserved shares and floors come to {reserved + floors:g}",
+            "at most 1",
+            "Lower one of them.",
+        )
+
+
+def _tenants(file: File) -> Iterator[Fault]:
+    for name, tenant in file.tenants.items():
+        if tenant.plan not in file.plans:
+            expected = "one of " + ", ".join(sorted(file.plans)) if file.plans else "a plan"
+            yield Fault(
+                f"tenants.{name}.plan",
+                f"{tenant.plan} is not in [plans]",
+                expected,
+                f"Add [plans.{tenant.plan}] or correct the name.",
+            )
+
+
+CROSS: tuple[tuple[tuple[str, ...], Callable[[File], Iterator[Fault]]], ...] = (
+    (("issuers",), _some_issuer),
+    (("models", "issuers"), _unique),
+    (("prices",), _one_price),
+    (("models", "prices"), _priced),
+    (("models", "plans"), _plans_models),
+    (("classes", "plans"), _plans_classes),
+    (("classes",), _shares),
+    (("plans", "tenants"), _tenants),
+)
+
+
+def cross(file: File, incomplete: frozenset[str]) -> list[Fault]:
+    return [fault for needs, rule in CROSS if not incomplete & set(needs) for fault in rule(file)]
+
+
+def notices(file: File) -> tuple[str, ...]:
+    """What is accepted and changes nothing yet, one sentence each."""
+    said: list[str] = []
+    for name, item in file.classes.items():
+        fields = [
+            field
+            for field, given in (
+                ("reserved", item.reserved > 0),
+                ("ttft_ms", item.ttft_ms is not None),
+                ("itl_ms", item.itl_ms is not None),
+            )
+            if given
+        ]
+        if fields:
+            said.append(
+                f"classes.{name}: {', '.join(fields)} recorded, not enforced yet "
+                "(requests are served first come, first served)."
+            )
+    budgets = [plan.budget for plan in file.plans.values()] + [
+        project.budget for tenant in file.tenants.values() for project in tenant.projects.values()
+    ]
+    if any(budget is not None and budget.notify_at for budget in budgets):
+        said.append("budget.notify_at recorded, nobody is notified yet.")
+    models = {model.name for model in file.models}
+    said.extend(
+        f"prices: {name} is priced but not in [[models]]."
+        for name in sorted({price.model for price in file.prices} - models)
+    )
+    return tuple(said)
+
+
+def _twice(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]

@@ -1,0 +1,249 @@
+"""The configuration, field for field as in `deploy/lockgate.example.toml`.
+
+Only shape: names, types, defaults and the bounds of single values.  What fields mean together is
+`rules`; where values come from is `load`.  A default is the neutral choice, never a convenience that
+would weaken security: issuer, audience, algorithms, hosts and prices have none.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.settings.units import Address, IssuerName, KeySource, Memory, Usd, Zone
+
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+ModelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")]
+Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000_000_000)]
+NanoUsd = Annotated[int, Meta(ge=0, le=9_000_000_000_000_000)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Weight = Annotated[float, Meta(gt=0, le=1000)]
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What every table of the file is."""
+
+
+class Device(StrEnum):
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Numerics(StrEnum):
+    FAST = "fast"
+    INVARIANT = "invariant"
+
+
+class Batching(StrEnum):
+    CONTINUOUS = "continuous"
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+
+
+class Window(StrEnum):
+    CALENDAR_MONTH = "calendar_month"
+    CALENDAR_WEEK = "calendar_week"
+    CALENDAR_DAY = "calendar_day"
+    ROLLING_24H = "rolling_24h"
+    TOTAL = "total"
+
+
+class Sharing(StrEnum):
+    USER = "user"
+    TENANT = "tenant"
+
+
+class Algorithm(StrEnum):
+    """Signatures that a verifier cannot forge.  HS* and `none` are absent on purpose (P15)."""
+
+    ES256 = "ES256"
+    ES384 = "ES384"
+    ES512 = "ES512"
+    EDDSA = "EdDSA"
+    RS256 = "RS256"
+    RS384 = "RS384"
+    RS512 = "RS512"
+    PS256 = "PS256"
+    PS384 = "PS384"
+    PS512 = "PS512"
+
+
+class Listen(Part, frozen=True, kw_only=True):
+    public: Address = Address("127.0.0.1", 8080)
+    admin: Address = Address("127.0.0.1", 8081)
+    hosts: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=100)]
+    workers: Annotated[int, Meta(ge=1, le=256)] = 1
+    drain_s: Annotated[int, Meta(ge=0, le=3600)] = 120
+    cors_origins: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
+
+
+class State(Part, frozen=True, kw_only=True):
+    dir: Path = Path("var")
+    database_url: Text = "sqlite:///var/lockgate.db"
+    redis_url: str = ""
+    root_key_file: Path = Path("var/root.key")
+
+
+class Model(Part, frozen=True, kw_only=True):
+    """`path` is an alias of ours, a directory, a .gguf file or a hub id: see `models_store`."""
+
+    name: ModelName
+    path: Text
+    aliases: Annotated[tuple[ModelName, ...], Meta(max_length=100)] = ()
+    device: Device = Device.AUTO
+    numerics: Numerics = Numerics.FAST
+    kv_memory: Memory = Memory()
+    context_tokens: Annotated[int, Meta(ge=16, le=10_000_000)] = 8192
+    batching: Batching = Batching.CONTINUOUS
+
+
+class Price(Part, frozen=True, kw_only=True):
+    """Nano-USD per 1M tokens."""
+
+    model: ModelName
+    effective: Annotated[datetime, Meta(tz=True)]
+    input: NanoUsd
+    cached_input: NanoUsd
+    cache_write: NanoUsd
+    output: NanoUsd
+    batch_factor: Annotated[float, Meta(gt=0, le=1)] = 1.0
+
+
+class Claims(Part, frozen=True, kw_only=True):
+    """Which claim of a token names what."""
+
+    tenant: Text
+    user: Text = "sub"
+    project: Text | None = None
+    groups: Text | None = None
+    roles: Text | None = None
+    service_class: Text | None = msgspec.field(default=None, name="class")
+
+
+class Issuer(Part, frozen=True, kw_only=True):
+    issuer: IssuerName
+    audience: Text
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1, max_length=16)]
+    typ: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=16)] = ("at+jwt",)
+    jwks: KeySource
+    max_stale_s: Annotated[int, Meta(ge=60, le=86_400)] = 3600
+    leeway_s: Annotated[int, Meta(ge=0, le=300)] = 30
+    claims: Claims
+
+
+class ServiceClass(Part, frozen=True, kw_only=True):
+    reserved: Share = 0.0
+    weight: Weight = 1.0
+    ttft_ms: Count | None = None
+    itl_ms: Count | None = None
+    floor: Share = 0.0
+
+
+class Limits(Part, frozen=True, kw_only=True):
+    """A tenant's numbers; rates are per minute.  Absent: no limit of that kind."""
+
+    rpm: Count | None = None
+    input_tpm: Count | None = None
+    output_tpm: Count | None = None
+    concurrent: Count | None = None
+    max_prompt_tokens: Count | None = None
+    max_output_tokens: Count | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    documents: Count | None = None
+    document_tokens: Count | None = None
+
+
+class UserLimits(Part, frozen=True, kw_only=True):
+    """The same for each user of the tenant."""
+
+    rpm: Count | None = None
+    input_tpm: Count | None = None
+    output_tpm: Count | None = None
+    concurrent: Count | None = None
+
+
+class Budget(Part, frozen=True, kw_only=True):
+    usd: Usd
+    window: Window = Window.CALENDAR_MONTH
+    zone: Zone = Zone("UTC")
+    hard: bool = True
+    notify_at: Annotated[tuple[Share, ...], Meta(max_length=16)] = ()
+
+
+class Cache(Part, frozen=True, kw_only=True):
+    sharing: Sharing = Sharing.USER
+    ttl_s: Annotated[int, Meta(ge=0, le=604_800)] = 3600
+    quota: Share = 0.25
+
+
+class Plan(Part, frozen=True, kw_only=True):
+    models: Annotated[tuple[ModelName, ...], Meta(min_length=1, max_length=1000)]
+    classes: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=32)] = ("interactive",)
+    weight: Weight = 1.0
+    limits: Limits = Limits()
+    user_limits: UserLimits = UserLimits()
+    budget: Budget | None = None
+    cache: Cache = Cache()
+
+
+class Project(Part, frozen=True, kw_only=True):
+    budget: Budget | None = None
+
+
+class Tenant(Part, frozen=True, kw_only=True):
+    plan: Name
+    residency: Name | None = None
+    projects: dict[Name, Project] = {}
+
+
+class Webhooks(Part, frozen=True, kw_only=True):
+    url: str = ""
+
+
+class File(Part, frozen=True, kw_only=True):
+    """One configuration file, whole."""
+
+    listen: Listen
+    state: State = State()
+    models: Annotated[tuple[Model, ...], Meta(min_length=1, max_length=64)]
+    prices: Annotated[tuple[Price, ...], Meta(max_length=10_000)]
+    issuers: Annotated[tuple[Issuer, ...], Meta(max_length=64)]
+    classes: dict[Name, ServiceClass] = {}
+    plans: dict[Name, Plan]
+    tenants: dict[Name, Tenant]
+    webhooks: Webhooks = Webhooks()
+
+
+class Mode(StrEnum):
+    DEVELOPMENT = "development"
+    PRODUCTION = "production"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server runs on: the file's tables and what the command line added.
+
+    `notices` are sentences that `serve` and `check` print: fields that are accepted and change
+    nothing yet.  `threads` None: as many as the machine has cores.  `models_dir` is where a built-in
+    model or a fetched hub model lies."""
+
+    mode: Mode
+    source: str
+    listen: Listen
+    state: State
+    models: tuple[Model, ...]
+    prices: tuple[Price, ...]
+    issuers: tuple[Issuer, ...]
+    classes: dict[str, ServiceClass]
+    plans: dict[str, Plan]
+    tenants: dict[str, Tenant]
+    webhooks: Webhooks
+    models_dir: Path
+    threads: int | None = None
+    notices: tuple[str, ...] = ()

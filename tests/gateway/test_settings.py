@@ -1,0 +1,283 @@
+"""The configuration: the example loads, every fault is named at once, and nothing is taken silently."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.settings import Fault, Mode, SettingsError, development, load, with_model_path
+from gateway.settings.decode import decode
+from gateway.settings.facts import budget, limits, price
+from gateway.settings.load import CONFIG_BYTES_MAX, parse, with_state_dir
+from gateway.settings.rules import CHECKS
+from gateway.settings.shape import File, Settings
+from policies import facts
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "deploy" / "lockgate.example.toml"
+TEXT = EXAMPLE.read_text(encoding="utf-8")
+NOW_S = 1_796_000_000
+
+
+def faults_of(text: str, *, now_s: int | None = None) -> tuple[Fault, ...]:
+    try:
+        parse(text, "test", now_s=now_s)
+    except SettingsError as error:
+        return error.faults
+    return ()
+
+
+def changed(old: str, new: str) -> str:
+    assert TEXT.count(old) == 1, old
+    return TEXT.replace(old, new)
+
+
+def test_the_example_loads_and_says_what_it_does_not_enforce() -> None:
+    settings = load(EXAMPLE, {}, now_s=NOW_S)
+    assert settings.mode is Mode.PRODUCTION
+    assert str(settings.listen.admin) == "127.0.0.1:8081"
+    assert settings.plans["pro"].budget is not None
+    assert settings.plans["pro"].budget.usd.nano == 500_000_000_000
+    assert settings.issuers[0].claims.service_class == "tier"
+    said = "\n".join(settings.notices)
+    assert "classes.critical: reserved, ttft_ms, itl_ms" in said
+    assert "notify_at" in said
+
+
+def test_the_shape_names_each_field_of_the_example_and_no_other() -> None:
+    """A field added to one side only would be refused, or never be set."""
+
+    def names(data: object) -> set[str]:
+        if isinstance(data, dict):
+            return set(data) | {name for value in data.values() for name in names(value)}
+        if isinstance(data, list):
+            return {name for value in data for name in names(value)}
+        return set()
+
+    def fields(kind: type[msgspec.Struct]) -> set[str]:
+        found = set()
+        for field in msgspec.structs.fields(kind):
+            found.add(field.encode_name)
+            text = str(field.type)
+            for name in re.findall(r"gateway\.settings\.shape\.(\w+)", text):
+                part = getattr(__import__("gateway.settings.shape", fromlist=[name]), name)
+                if isinstance(part, type) and issubclass(part, msgspec.Struct):
+                    found |= fields(part)
+        return found
+
+    keys = {"acme", "globex", "pro", "search", "critical", "interactive", "batch"}
+    assert fields(File) == names(tomllib.loads(TEXT)) - keys
+
+
+@dataclass(frozen=True)
+class Case:
+    old: str
+    new: str
+    path: str
+    says: str
+
+
+NOT_YET = [
+    Case("workers = 1 ", "workers = 2 ", "listen.workers", "2 gateway processes"),
+    Case('redis_url    = ""', 'redis_url = "redis://h"', "state.redis_url", "Redis"),
+    Case(
+        '"sqlite:///var/lockgate.db"', '"postgresql://h/d"', "state.database_url", "PostgreSQL book"
+    ),
+    Case('device   = "auto"', 'device = "cuda"', "models[0].device", "CUDA"),
+    Case('batching = "continuous"', 'batching = "static"', "models[0].batching", '"static"'),
+    Case('batching = "continuous"', 'batching = "dynamic"', "models[0].batching", '"dynamic"'),
+    Case("[classes.interactive]\nweight  = 1.0", "[classes.interactive]\nweight = 2.0",
+         "classes.interactive.weight", "class weight of 2"),
+    Case('"batch"]\nweight  = 1.0', '"batch"]\nweight = 3', "plans.pro.weight", "weight of 3"),
+    Case('["interactive", "batch"]', '["critical"]', "plans.pro.classes[0]", "reserved class"),
+    Case('sharing = "user", ttl_s', 'sharing = "tenant", ttl_s', "plans.pro.cache.sharing", "sharing"),
+    Case('url = ""  ', 'url = "https://h/"  ', "webhooks.url", "webhooks"),
+]  # fmt: skip
+
+WRONG = [
+    Case("drain_s = 120", "drain = 120", "listen.drain", "Did you mean drain_s?"),
+    Case('public  = "127.0.0.1:8080"', 'public = "8080"', "listen.public", "host:port"),
+    Case('admin   = "127.0.0.1:8081"', 'admin = "0.0.0.0:8080"', "listen.admin", "another port"),
+    Case('hosts   = ["llm.example.com"]', "", "listen.hosts", "is missing"),
+    Case('["llm.example.com"]', '["*"]', "listen.hosts[0]", "wildcard"),
+    Case('["llm.example.com"]', "[]", "listen.hosts", "length >= 1"),
+    Case("cors_origins = []", 'cors_origins = ["*"]', "listen.cors_origins[0]", "an origin"),
+    Case('"sqlite:///var/lockgate.db"', '"sqlite://"', "state.database_url", "keeps money"),
+    Case('"sqlite:///var/lockgate.db"', '"mysql://h"', "state.database_url", "keeps money"),
+    Case('numerics = "fast"', 'numerics = "slow"', "models[0].numerics", '"invariant"'),
+    Case('kv_memory = "auto"', 'kv_memory = "4 GB"', "models[0].kv_memory", "GiB"),
+    Case("context_tokens = 8192", 'context_tokens = "8192"', "models[0].context_tokens", "is str"),
+    Case('model = "smollm2-135m" ', 'model = "other" ', "models[0].name", "has no price"),
+    Case("input = 200_000_000 ", "input = 0.2 ", "prices[0].input", "int"),
+    Case("input = 200_000_000 ", "input = -1 ", "prices[0].input", "int >= 0"),
+    Case("2026-10-01T00:00:00Z", "2026-10-01T00:00:00", "prices[0].effective", "with its zone"),
+    Case("batch_factor = 0.5", "batch_factor = 0.0", "prices[0].batch_factor", "> 0"),
+    Case('issuer     = "https', '#"https', "issuers[0].issuer", "is missing"),
+    Case('audience   = "lockgate"', "", "issuers[0].audience", "is missing"),
+    Case('algorithms = ["ES256"', '#["ES256"', "issuers[0].algorithms", "is missing"),
+    Case('["ES256", "EdDSA", "RS256"]', "[]", "issuers[0].algorithms", "length >= 1"),
+    Case('["ES256", "EdDSA", "RS256"]', '["HS256"]', "issuers[0].algorithms[0]", "ES256"),
+    Case('["ES256", "EdDSA", "RS256"]', '["none"]', "issuers[0].algorithms[0]", "ES256"),
+    Case('"https://idp.example.com/" ', '"lockgate:development"', "issuers[0].issuer", "own"),
+    Case('jwks       = "https', 'jwks = "http', "issuers[0].jwks", "https://"),
+    Case("reserved = 0.2", "reserved = 0.8", "classes", "at most 0.7"),
+    Case("floor   = 0.05", "floor = 0.9", "classes", "floors come to 1.1"),
+    Case("floor   = 0.05", "floor = 1.5", "classes.batch.floor", "<= 1.0"),
+    Case('models  = ["smollm2-135m"]', 'models = ["gpt"]', "plans.pro.models[0]", "[[models]]"),
+    Case('models  = ["smollm2-135m"]', 'models = ["default"]', "plans.pro.models[0]", "an alias"),
+    Case('["interactive", "batch"]', '["turbo"]', "plans.pro.classes[0]", "[classes]"),
+    Case("rpm = 600", "rpm = 0", "plans.pro.limits.rpm", "int >= 1"),
+    Case("max_output_tokens = 2000", "max_output_tokens = 200_000",
+         "plans.pro.limits.max_output_tokens", "could never run"),
+    Case('usd = "500.00"', "usd = 500.0", "plans.pro.budget.usd", "text in quotes"),
+    Case('usd = "500.00"', 'usd = "1e3"', "plans.pro.budget.usd", "decimals"),
+    Case('zone = "UTC"', 'zone = "Mars/Olympus"', "plans.pro.budget.zone", "IANA"),
+    Case("[0.5, 0.8, 1.0]", "[0.8, 0.5]", "plans.pro.budget.notify_at", "rising"),
+    Case('[tenants.globex]\nplan = "pro"', '[tenants.globex]\nplan = "x"', "tenants.globex.plan",
+         "[plans]"),
+    Case("[tenants.globex]", '[tenants."Glo bex"]', 'tenants."Glo bex"', "valid name"),
+    Case('"rolling_24h"', '"week"', "tenants.acme.projects.search.budget.window", "rolling_24h"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NOT_YET + WRONG, ids=lambda case: f"{case.path}:{case.new}")
+def test_each_fault_is_named_once_with_its_path(case: Case) -> None:
+    found = faults_of(changed(case.old, case.new))
+    assert [fault.path for fault in found] == [case.path]
+    assert case.says in str(found[0])
+    assert ("not supported yet" in found[0].wrong) is (case in NOT_YET)
+
+
+def test_all_faults_are_named_at_once() -> None:
+    text = TEXT
+    sections = ("listen.d", "issuers", "plans")
+    cases = [case for case in WRONG if case.path.startswith(sections) and "usd" not in case.path]
+    expected = set()
+    for case in cases:
+        if text.count(case.old) == 1:
+            text = text.replace(case.old, case.new)
+            expected.add(case.path)
+    assert len(expected) > 10
+    assert expected <= {fault.path for fault in faults_of(text)}
+
+
+def test_a_fault_hides_no_other_in_its_table_and_causes_none_elsewhere() -> None:
+    text = changed("workers = 1 ", "wrokers = 1\nworkers = 3 ").replace(
+        'path     = "smollm2-135m"', ""
+    )
+    found = [fault.path for fault in faults_of(text)]
+    assert found == ["listen.wrokers", "listen.workers", "models[0].path"]
+
+
+def test_duplicates_are_refused() -> None:
+    again = '\n[[models]]\nname = "default"\npath = "x"\n'
+    assert [fault.wrong for fault in faults_of(TEXT + again)] == [
+        "default names two",
+        "default has no price",
+    ]
+    start = TEXT.index("[[prices]]")
+    prices = TEXT[start : TEXT.index("[[issuers]]")]
+    assert "stands twice" in faults_of(TEXT + "\n" + prices)[0].wrong
+
+
+def test_a_model_priced_only_in_future_is_unpriced_today() -> None:
+    assert not faults_of(TEXT, now_s=NOW_S)
+    found = faults_of(TEXT, now_s=1_700_000_000)
+    assert [(fault.path, "no price yet" in fault.wrong) for fault in found] == [
+        ("models[0].name", True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ("", "x = ", "listen = 3", "models = 1\nplans = 2", "a = " + "[" * 5000, "[listen]\n[listen]"),
+)
+def test_whatever_the_text_the_answer_is_faults(text: str) -> None:
+    assert faults_of(text)
+
+
+def test_an_unreadable_file_is_one_fault(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"\xff\xfe")
+    (tmp_path / "large").write_bytes(b"#" * (CONFIG_BYTES_MAX + 1))
+    for name, says in (("absent", "cannot be read"), ("latin", "UTF-8"), ("large", "too large")):
+        with pytest.raises(SettingsError, match=says):
+            load(tmp_path / name, {})
+
+
+def test_a_state_dir_takes_everything_written_with_it() -> None:
+    settings = load(EXAMPLE, {"LOCKGATE_STATE_DIR": "/srv/lg"})
+    assert settings.state.dir == Path("/srv/lg")
+    assert settings.state.database_url == "sqlite:////srv/lg/lockgate.db"
+    assert settings.state.root_key_file == Path("/srv/lg/root.key")
+    assert settings.models_dir == Path("/srv/lg/models")
+
+
+def test_what_was_placed_elsewhere_on_purpose_stays() -> None:
+    text = changed('root_key_file = "var/root.key"', 'root_key_file = "/etc/lockgate/root.key"')
+    base = load(EXAMPLE, {"LOCKGATE_MODELS_DIR": "/models"})
+    moved = with_state_dir(
+        msgspec.structs.replace(base, state=parse(text, "t").state),
+        Path("/srv"),
+        {"LOCKGATE_MODELS_DIR": "/models"},
+    )
+    assert moved.state.root_key_file == Path("/etc/lockgate/root.key")
+    assert moved.models_dir == Path("/models")
+
+
+def test_model_replaces_the_path_of_the_only_model() -> None:
+    settings = development(Path("var"), env={})
+    assert with_model_path(settings, "/m.gguf").models[0].path == "/m.gguf"
+    two = msgspec.structs.replace(settings, models=settings.models * 2)
+    with pytest.raises(SettingsError, match="--model"):
+        with_model_path(two, "/m.gguf")
+
+
+def test_development_is_the_example_on_loopback_without_issuers() -> None:
+    """So that what one tries is what one later configures."""
+    ours, example = development(Path("var"), port=9000, env={}), load(EXAMPLE, {})
+    assert (ours.listen.public.port, ours.listen.admin.port) == (9000, 9001)
+    assert ours.listen.public.loopback
+    assert ours.listen.admin.loopback
+    same = ("models", "prices", "classes", "plans", "tenants", "state")
+    assert {name: getattr(ours, name) for name in same} == {
+        name: getattr(example, name) for name in same
+    }
+    assert ours.issuers == ()
+
+
+@pytest.mark.parametrize(("port", "admin"), ((0, None), (65535, None), (9, 9), (80, 70000)))
+def test_development_refuses_ports_that_cannot_be(port: int, admin: int | None) -> None:
+    with pytest.raises(SettingsError, match=r"--(admin-)?port"):
+        development(Path("var"), port=port, admin_port=admin, env={})
+
+
+def test_facts_carry_every_number() -> None:
+    settings: Settings = load(EXAMPLE, {})
+    plan = settings.plans["pro"]
+    assert limits(plan.limits) == facts.Limits(600, 200_000, 100_000, 32, 8000, 2000, 8)
+    assert limits(plan.user_limits) == facts.Limits(rpm=60, concurrent=4)
+    assert plan.budget is not None
+    assert budget(plan.budget) == facts.Budget(
+        500_000_000_000, "calendar_month", "UTC", True, (0.5, 0.8, 1.0)
+    )
+    row = price(settings.prices[0])
+    assert (row.effective_s, row.output, row.batch_factor) == (1_790_812_800, 600_000_000, 0.5)
+    assert row.id == "smollm2-135m@1790812800"
+
+
+def test_a_draft_never_lacks_a_section() -> None:
+    with pytest.raises(AssertionError, match="stand-in"):
+        decode({}, File, CHECKS)
+
+
+def test_the_table_in_the_readme_names_each_field_not_supported_yet() -> None:
+    readme = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
+    for case in NOT_YET:
+        field = re.sub(r"\[\d\]", "", case.path)
+        field = re.sub(r"^plans\.\w+|^classes\.\w+", lambda m: m[0].split(".")[0] + ".*", field)
+        assert f"`{field}`" in readme, field
