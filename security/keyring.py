@@ -1,0 +1,145 @@
+"""The root key, and every other key derived from it, one purpose each.
+
+Refuses to know what the keys are used for: it gives 32 bytes for a named purpose and a context, so
+that no key ever serves in two domains.  The file is created once, complete or not at all, readable
+by its owner alone; one that others could have read is refused, not repaired, since its secret may
+be out.  Source: RFC 5869; SECURITY.md §5 (LiteLLM CVE-2026-114612), §6 (Keys).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from security.strict import NotStrict, base64url, to_base64url
+
+_HEADER = "lockgate-root-key-v1 "
+_KEY_BYTES = 32
+_FILE_BYTES_MAX = 256
+
+
+class KeyringError(Exception):
+    """The root key cannot be used.  The message says what to do and holds no key material."""
+
+
+class Purpose(StrEnum):
+    """Closed: a new use is a new member.  A member's value never changes its meaning."""
+
+    API_KEYS = "api-keys"
+    AUDIT = "audit"
+    PSEUDONYM = "pseudonym"
+    REQUEST_IDS = "request-ids"
+    IDEMPOTENCY = "idempotency"
+    KEY_ID = "key-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """`epoch` is drawn anew in each process; what must not outlive it mixes it in."""
+
+    _root: bytes = field(repr=False)
+    epoch: bytes = field(repr=False)
+
+    def derive(self, purpose: Purpose, context: bytes = b"") -> bytes:
+        """32 bytes for this purpose and context, and for no other."""
+        name = purpose.value.encode()
+        info = b"lockgate/v1" + _sized(name) + _sized(context)
+        return HKDF(SHA256(), _KEY_BYTES, salt=None, info=info).derive(self._root)
+
+    @property
+    def id(self) -> str:
+        """Which root this is, safe to show: 16 hexadecimal digits that say nothing about it."""
+        return self.derive(Purpose.KEY_ID)[:8].hex()
+
+    def pseudonymiser(self) -> Callable[[str], str]:
+        """Text to 32 hexadecimal digits: equal for equal text, meaningless without the root key."""
+        key = self.derive(Purpose.PSEUDONYM)
+        return lambda text: hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def open_keyring(path: Path, *, rng: Callable[[int], bytes] = os.urandom) -> Keyring:
+    """Read the root key, creating it on first start.  Raises KeyringError."""
+    if not path.exists() and not path.is_symlink():
+        create_secret_file(path, (_HEADER + to_base64url(rng(_KEY_BYTES)) + "\n").encode(), rng=rng)
+    text = read_secret_file(path, bytes_max=_FILE_BYTES_MAX).decode("ascii", "replace")
+    body = text.removeprefix(_HEADER).removesuffix("\n")
+    try:
+        root = base64url(body)
+    except NotStrict:
+        root = b""
+    if not text.startswith(_HEADER) or len(root) != _KEY_BYTES:
+        raise KeyringError(
+            f"{path} is not a Lockgate root key. Restore it from your backup: a new key would make "
+            "every API key invalid and every audit record unverifiable."
+        )
+    return Keyring(root, rng(16))
+
+
+def create_secret_file(path: Path, data: bytes, *, rng: Callable[[int], bytes]) -> bool:
+    """Write `data` to a new file of mode 0600, whole or not at all, durably.  False where another
+    process was first; its file then stands."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{rng(8).hex()}")
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise KeyringError(f"{path} cannot be created: {error.strerror}.") from error
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        try:
+            os.link(draft, path)  # unlike a rename, never replaces a file that is there
+        except FileExistsError:
+            return False
+    finally:
+        draft.unlink()
+    sync_folder(path.parent)
+    return True
+
+
+def read_secret_file(path: Path, *, bytes_max: int) -> bytes:
+    """Refuses links, anything but a plain file, another's file, and one that others can read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise KeyringError(f"{path} cannot be read: {error.strerror}.") from error
+    with os.fdopen(fd, "rb") as file:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise KeyringError(f"{path} is not a plain file.")
+        if info.st_uid not in {0, os.geteuid()}:
+            raise KeyringError(f"{path} belongs to another account. Give it to this one.")
+        if info.st_mode & 0o077:
+            raise KeyringError(
+                f"{path} is open to others (mode {info.st_mode & 0o777:04o}, expected 0600). If "
+                "nobody can have read it, run chmod 600 on it; else replace the key."
+            )
+        data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise KeyringError(f"{path} has more than {bytes_max} bytes.")
+    return data
+
+
+def sync_folder(path: Path) -> None:
+    """Make a new name in a folder survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sized(data: bytes) -> bytes:
+    """Length-prefixed, so that no two lists of parts have one encoding."""
+    return len(data).to_bytes(4) + data
