@@ -46,7 +46,8 @@ class Allow(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class Deny:
     """`limit` and `asked` are numbers that the caller may see (their own); `scope` names whose limit
-    it was (`key`, `user`, `project`, `tenant`); `param` the request field at fault."""
+    it was (`key`, `user`, `project`, `tenant`, `model`); `param` the request field at fault;
+    `limit_name` the plan's field that holds the limit (`rpm`, `output_tpm`, …)."""
 
     reason: Reason
     retry_after_ms: int | None = None
@@ -54,3 +55,4 @@ class Deny:
     asked: int | None = None
     scope: str | None = None
     param: str | None = None
+    limit_name: str | None = None
