@@ -1,0 +1,81 @@
+"""What became of one request, in numbers: the row behind `explain` and every report.
+
+Refuses to know: text, prices.  Counts, spans and reasons only; nothing of a prompt or an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, RowMapping, insert, select
+
+from tenants import schema
+from tenants.scopes import Dimensions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRecord:
+    """`outcome` is how it ended for the caller; `reason` the refusal's or fault's code.
+
+    `output_tokens` is what is billed, `generated_tokens` what the executor sampled, and
+    `delivered_tokens` what was handed to the caller's connection.  The spans add up to `total_ns`
+    but for what the gateway itself took; `trace` is (stage, wall milliseconds), in order."""
+
+    request_id: str
+    dims: Dimensions
+    route: str
+    received_at_ms: int
+    outcome: str
+    reason: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    generated_tokens: int = 0
+    delivered_tokens: int = 0
+    admitted_ns: int = 0
+    queued_ns: int = 0
+    prefill_ns: int = 0
+    decode_ns: int = 0
+    total_ns: int = 0
+    device_ns: int = 0
+    recomputed_ns: int = 0
+    preemptions: int = 0
+    trace: tuple[tuple[str, int], ...] = ()
+
+
+_DIMS = ("tenant", "project", "user", "issuer", "key_id", "model", "service_class")
+_PLAIN = tuple(name for name in UsageRecord.__dataclass_fields__ if name not in {"dims", "trace"})
+
+
+def dims_of(row: RowMapping) -> Dimensions:
+    return Dimensions(**{name: row[name] for name in _DIMS})
+
+
+def dims_row(dims: Dimensions) -> dict[str, Any]:
+    return {name: getattr(dims, name) for name in _DIMS}
+
+
+def record(conn: Connection, usage: UsageRecord) -> bool:
+    """The first record of a request stands; False for any later one."""
+    table = schema.request
+    known = select(table.c.request_id).where(table.c.request_id == usage.request_id)
+    if conn.execute(known).first() is not None:
+        return False
+    row = dims_row(usage.dims) | {name: getattr(usage, name) for name in _PLAIN}
+    row["trace"] = msgspec.json.encode(usage.trace).decode()
+    conn.execute(insert(table).values(row))
+    return True
+
+
+def read(conn: Connection, request_id: str) -> UsageRecord | None:
+    table = schema.request
+    row = (
+        conn.execute(select(table).where(table.c.request_id == request_id)).mappings().one_or_none()
+    )
+    if row is None:
+        return None
+    plain = {name: row[name] for name in _PLAIN}
+    trace = msgspec.json.decode(row["trace"], type=tuple[tuple[str, int], ...])
+    return UsageRecord(dims=dims_of(row), trace=trace, **plain)
