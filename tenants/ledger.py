@@ -14,11 +14,11 @@ Nothing is ever edited: each step appends transfers between a tenant's accounts 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from policies import price as pricing
 from policies.budget import fit
@@ -38,6 +38,25 @@ IDS_MOST = 500
 HELD, SETTLED, VOIDED, EXPIRED = "HELD", "SETTLED", "VOIDED", "EXPIRED"
 
 _R = schema.reservation
+
+
+# Built once: putting a statement together costs more than running it.
+_RESERVE = insert(_R)
+_FIND = select(_R).where(_R.c.request_id == bindparam("request_id")).with_for_update()
+_LEAVE = (
+    update(_R)
+    .where(_R.c.request_id == bindparam("of_request"), _R.c.state == bindparam("of_state"))
+    .values(
+        state=bindparam("to_state"),
+        charge=bindparam("to_charge"),
+        estimated=bindparam("to_estimated"),
+        ended_at_ms=bindparam("now_ms"),
+    )
+)
+_PRICE = select(schema.price).where(schema.price.c.id == bindparam("id"))
+
+Row = Mapping[Any, Any]
+"""A row of `reservation`, by column name."""
 
 
 class BookFault(Exception):
@@ -118,30 +137,28 @@ def hold(conn: Connection, ask: HoldAsk, *, owner: str, now_ms: int) -> Allow[Ho
     if isinstance(verdict, Deny):
         return verdict
     fitted = verdict.value
-    conn.execute(
-        insert(_R).values(
-            **usage.dims_row(ask.dims),
-            request_id=ask.request_id,
-            user_account=scope_id("user", ask.dims),
-            project_account=scope_id("project", ask.dims),
-            price_id=ask.price.id,
-            prompt_tokens=ask.prompt_tokens,
-            output_tokens=fitted.output_tokens,
-            n=ask.n,
-            limited_by=fitted.limited_by,
-            over=",".join(fitted.over),
-            amount=fitted.amount_nano_usd,
-            charge=0,
-            state=HELD,
-            estimated=False,
-            dispatched=ask.dispatched,
-            owner=owner,
-            at_ms=now_ms,
-            lease_until_ms=now_ms + ask.lease_s * 1000,
-        )
+    row: dict[str, Any] = usage.dims_row(ask.dims)
+    row.update(
+        request_id=ask.request_id,
+        user_account=scope_id("user", ask.dims),
+        project_account=scope_id("project", ask.dims),
+        price_id=ask.price.id,
+        prompt_tokens=ask.prompt_tokens,
+        output_tokens=fitted.output_tokens,
+        n=ask.n,
+        limited_by=fitted.limited_by,
+        over=",".join(fitted.over),
+        amount=fitted.amount_nano_usd,
+        charge=0,
+        state=HELD,
+        estimated=False,
+        dispatched=ask.dispatched,
+        owner=owner,
+        at_ms=now_ms,
+        lease_until_ms=now_ms + ask.lease_s * 1000,
     )
+    conn.execute(_RESERVE, row)
     windows.enter(conn, ask.request_id, opened, fitted.amount_nano_usd)
-    row = _get(conn, ask.request_id)
     postings.transfer(conn, row, "hold", AVAILABLE, ON_HOLD, fitted.amount_nano_usd, now_ms)
     return Allow(_hold_of(row))
 
@@ -223,11 +240,10 @@ def recover(conn: Connection, *, owner: str, now_ms: int) -> Swept:
 
 def keep_price(conn: Connection, price: Price) -> None:
     """Prices are immutable: BookFault where this id was used with other numbers."""
-    table = schema.price
     row = asdict(price) | {"batch_factor": repr(price.batch_factor)}
-    known = conn.execute(select(table).where(table.c.id == price.id)).mappings().one_or_none()
+    known = conn.execute(_PRICE, {"id": price.id}).mappings().one_or_none()
     if known is None:
-        conn.execute(insert(table).values(row))
+        conn.execute(insert(schema.price).values(row))
     elif dict(known) != row:
         raise BookFault(
             f"price {price.id!r} is already in effect with other numbers; "
@@ -235,7 +251,7 @@ def keep_price(conn: Connection, price: Price) -> None:
         )
 
 
-def _resolve(conn: Connection, rows: Iterable[RowMapping], now_ms: int) -> Swept:
+def _resolve(conn: Connection, rows: Iterable[Row], now_ms: int) -> Swept:
     expired: list[str] = []
     voided: list[str] = []
     for row in rows:
@@ -248,7 +264,7 @@ def _resolve(conn: Connection, rows: Iterable[RowMapping], now_ms: int) -> Swept
     return Swept(tuple(expired), tuple(voided))
 
 
-def _expire(conn: Connection, row: RowMapping, now_ms: int) -> None:
+def _expire(conn: Connection, row: Row, now_ms: int) -> None:
     """Nobody knows what ran: what was reserved is billed for now, and marked as estimated."""
     amount = row["amount"]
     _leave(conn, row, EXPIRED, amount, now_ms)
@@ -263,7 +279,7 @@ def _expire(conn: Connection, row: RowMapping, now_ms: int) -> None:
     postings.lines(conn, row, ESTIMATE, lines, now_ms)
 
 
-def _post(conn: Connection, row: RowMapping, charge: int, now_ms: int) -> None:
+def _post(conn: Connection, row: Row, charge: int, now_ms: int) -> None:
     """From held to spend, the rest back; what exceeds the reservation is an entry of its own."""
     amount = row["amount"]
     windows.move(conn, row["request_id"], held=-amount, spent=charge)
@@ -272,7 +288,7 @@ def _post(conn: Connection, row: RowMapping, charge: int, now_ms: int) -> None:
     postings.transfer(conn, row, "overrun", AVAILABLE, SPEND, charge - amount, now_ms)
 
 
-def _correct(conn: Connection, row: RowMapping, charge: int, now_ms: int) -> None:
+def _correct(conn: Connection, row: Row, charge: int, now_ms: int) -> None:
     """The usage of an expired hold has arrived: replace the estimate by it."""
     provisional = row["charge"]
     windows.move(conn, row["request_id"], held=0, spent=charge - provisional)
@@ -285,32 +301,35 @@ def _correct(conn: Connection, row: RowMapping, charge: int, now_ms: int) -> Non
     postings.lines(conn, row, REVERSAL, back, now_ms)
 
 
-def _leave(conn: Connection, row: RowMapping, state: str, charge: int, now_ms: int) -> None:
+def _leave(conn: Connection, row: Row, state: str, charge: int, now_ms: int) -> None:
     """The state guard: of two that end one reservation, the second finds it changed."""
-    changed = conn.execute(
-        update(_R)
-        .where(_R.c.request_id == row["request_id"], _R.c.state == row["state"])
-        .values(state=state, charge=charge, estimated=state == EXPIRED, ended_at_ms=now_ms)
-    )
+    guarded = {
+        "of_request": row["request_id"],
+        "of_state": row["state"],
+        "to_state": state,
+        "to_charge": charge,
+        "to_estimated": state == EXPIRED,
+        "now_ms": now_ms,
+    }
+    changed = conn.execute(_LEAVE, guarded)
     if changed.rowcount != 1:
         raise BookFault(f"reservation {row['request_id']} was ended by somebody else meanwhile")
 
 
-def charge_now(conn: Connection, row: RowMapping) -> Charge:
+def charge_now(conn: Connection, row: Row) -> Charge:
     """What stands against a reservation at present, estimated or not."""
     return postings.charge_of(conn, row, ESTIMATE if row["state"] == EXPIRED else USAGE)
 
 
-def find(conn: Connection, request_id: str) -> RowMapping | None:
+def find(conn: Connection, request_id: str) -> Row | None:
     return _find(conn, request_id)
 
 
-def _find(conn: Connection, request_id: str) -> RowMapping | None:
-    query = select(_R).where(_R.c.request_id == request_id).with_for_update()
-    return conn.execute(query).mappings().one_or_none()
+def _find(conn: Connection, request_id: str) -> Row | None:
+    return conn.execute(_FIND, {"request_id": request_id}).mappings().one_or_none()
 
 
-def _get(conn: Connection, request_id: str) -> RowMapping:
+def _get(conn: Connection, request_id: str) -> Row:
     row = _find(conn, request_id)
     if row is None:
         raise BookFault(f"nothing was ever held under {request_id}")
@@ -318,14 +337,11 @@ def _get(conn: Connection, request_id: str) -> RowMapping:
 
 
 def _price(conn: Connection, price_id: str) -> Price:
-    table = schema.price
-    row: dict[str, Any] = dict(
-        conn.execute(select(table).where(table.c.id == price_id)).mappings().one()
-    )
+    row: dict[str, Any] = dict(conn.execute(_PRICE, {"id": price_id}).mappings().one())
     return Price(**row | {"batch_factor": float(row["batch_factor"])})
 
 
-def _held_before(row: RowMapping, ask: HoldAsk) -> Hold:
+def _held_before(row: Row, ask: HoldAsk) -> Hold:
     """A repeated hold hears the first answer; an id for something else is our mistake."""
     same = usage.dims_of(row) == ask.dims and row["price_id"] == ask.price.id
     if not same or row["state"] != HELD or row["prompt_tokens"] != ask.prompt_tokens:
@@ -333,7 +349,7 @@ def _held_before(row: RowMapping, ask: HoldAsk) -> Hold:
     return _hold_of(row)
 
 
-def _hold_of(row: RowMapping) -> Hold:
+def _hold_of(row: Row) -> Hold:
     return Hold(
         request_id=row["request_id"],
         dims=usage.dims_of(row),

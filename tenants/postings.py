@@ -7,9 +7,10 @@ transfers are unique by request and kind, lines by request, attempt, meter and e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select
+from sqlalchemy import Connection, insert, select
 
 from policies.price import Charge, Line, Meter
 from tenants import schema
@@ -21,30 +22,41 @@ USAGE, ESTIMATE, REVERSAL = "usage", "estimate", "reversal"
 """What a line is: measured, assumed when a hold expired, or the assumption taken back."""
 
 _E = schema.usage_event
+_POST = insert(schema.ledger_entry)
+_LINES = insert(_E)
 
 
 def transfer(
-    conn: Connection, row: RowMapping, kind: str, debit: str, credit: str, amount: int, now_ms: int
+    conn: Connection,
+    row: Mapping[Any, Any],
+    kind: str,
+    debit: str,
+    credit: str,
+    amount: int,
+    now_ms: int,
 ) -> None:
     """Unique by request and kind, so that none can be posted twice.  Nothing moves nothing."""
     if amount <= 0:
         return
     conn.execute(
-        insert(schema.ledger_entry).values(
-            transfer_id=f"{row['request_id']}/{kind}",
-            request_id=row["request_id"],
-            tenant=row["tenant"],
-            kind=kind,
-            debit=debit,
-            credit=credit,
-            amount=amount,
-            at_ms=now_ms,
-            effective_ms=row["at_ms"],
-        )
+        _POST,
+        {
+            "transfer_id": f"{row['request_id']}/{kind}",
+            "request_id": row["request_id"],
+            "tenant": row["tenant"],
+            "kind": kind,
+            "debit": debit,
+            "credit": credit,
+            "amount": amount,
+            "at_ms": now_ms,
+            "effective_ms": row["at_ms"],
+        },
     )
 
 
-def lines(conn: Connection, row: RowMapping, entry: str, of: Iterable[Line], now_ms: int) -> None:
+def lines(
+    conn: Connection, row: Mapping[Any, Any], entry: str, of: Iterable[Line], now_ms: int
+) -> None:
     values = [
         {
             "request_id": row["request_id"],
@@ -60,10 +72,10 @@ def lines(conn: Connection, row: RowMapping, entry: str, of: Iterable[Line], now
         for line in of
     ]
     if values:
-        conn.execute(insert(_E), values)
+        conn.execute(_LINES, values)
 
 
-def charge_of(conn: Connection, row: RowMapping, entry: str = USAGE) -> Charge:
+def charge_of(conn: Connection, row: Mapping[Any, Any], entry: str = USAGE) -> Charge:
     found = conn.execute(
         select(_E).where(_E.c.request_id == row["request_id"], _E.c.entry == entry)
     ).mappings()

@@ -5,11 +5,12 @@ Refuses to know: text, prices.  Counts, spans and reasons only; nothing of a pro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, RowMapping, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from tenants import schema
 from tenants.scopes import Dimensions
@@ -49,7 +50,13 @@ _DIMS = ("tenant", "project", "user", "issuer", "key_id", "model", "service_clas
 _PLAIN = tuple(name for name in UsageRecord.__dataclass_fields__ if name not in {"dims", "trace"})
 
 
-def dims_of(row: RowMapping) -> Dimensions:
+_INSERT = insert(schema.request)
+_KNOWN = select(schema.request.c.request_id).where(
+    schema.request.c.request_id == bindparam("request_id")
+)
+
+
+def dims_of(row: Mapping[Any, Any]) -> Dimensions:
     return Dimensions(**{name: row[name] for name in _DIMS})
 
 
@@ -59,13 +66,11 @@ def dims_row(dims: Dimensions) -> dict[str, Any]:
 
 def record(conn: Connection, usage: UsageRecord) -> bool:
     """The first record of a request stands; False for any later one."""
-    table = schema.request
-    known = select(table.c.request_id).where(table.c.request_id == usage.request_id)
-    if conn.execute(known).first() is not None:
+    if conn.execute(_KNOWN, {"request_id": usage.request_id}).first() is not None:
         return False
     row = dims_row(usage.dims) | {name: getattr(usage, name) for name in _PLAIN}
     row["trace"] = msgspec.json.encode(usage.trace).decode()
-    conn.execute(insert(table).values(row))
+    conn.execute(_INSERT, row)
     return True
 
 

@@ -10,7 +10,7 @@ another window.  `reservation_window` remembers where each reservation is counte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
@@ -18,6 +18,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     and_,
+    bindparam,
     case,
     delete,
     exists,
@@ -40,6 +41,43 @@ ROLLING_KEPT_S = 7 * 86_400
 """Hour slots are dropped after a week: no guard counts them, and the reservations remain."""
 
 
+_NO_GUARD = 2**63 - 1
+
+# Built once: putting a statement together costs more than running it.
+_ROWS = select(_W.c.window_id, _W.c.spent, _W.c.held).where(
+    _W.c.scope == bindparam("scope"),
+    _W.c.account == bindparam("account"),
+    _W.c.window_id.in_(bindparam("ids", expanding=True)),
+)
+_ENTER = (
+    update(_W)
+    .where(
+        _W.c.scope == bindparam("of_scope"),
+        _W.c.account == bindparam("of_account"),
+        _W.c.window_id == bindparam("of_window_id"),
+        _W.c.spent + _W.c.held + bindparam("of_amount") <= bindparam("guard"),
+    )
+    .values(
+        held=_W.c.held + bindparam("of_amount"),
+        limit_nano_usd=bindparam("of_limit"),
+        hard=bindparam("of_hard"),
+    )
+)
+_COUNT_HERE = insert(_RW)
+_MOVE = (
+    update(_W)
+    .where(
+        exists().where(
+            _RW.c.request_id == bindparam("of_request"),
+            _RW.c.scope == _W.c.scope,
+            _RW.c.account == _W.c.account,
+            _RW.c.window_id == _W.c.window_id,
+        )
+    )
+    .values(held=_W.c.held + bindparam("more_held"), spent=_W.c.spent + bindparam("more_spent"))
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An account's state, and the row in which a reservation made now is counted."""
@@ -55,53 +93,35 @@ def span_at(budget: BudgetAccount, now_s: int) -> Span:
 
 def open_window(conn: Connection, budget: BudgetAccount, now_s: int) -> Opened:
     """The state of `budget` now; makes the rows that it lacks."""
-    span = span_at(budget, now_s)
-    for slot in _lacking(conn, budget, span):
-        _fill(conn, budget, slot)
-    spent, held = _rows_sum(conn, budget, span)
-    return Opened(_account(budget, spent, held), budget, span)
+    return _state(conn, budget, now_s, _fill)
 
 
 def peek(conn: Connection, budget: BudgetAccount, now_s: int) -> Opened:
     """The same without making anything."""
-    span = span_at(budget, now_s)
-    spent, held = _rows_sum(conn, budget, span)
-    for slot in _lacking(conn, budget, span):
-        more_spent, more_held = _counted(conn, budget, slot)
-        spent, held = spent + more_spent, held + more_held
-    return Opened(_account(budget, spent, held), budget, span)
+    return _state(conn, budget, now_s, _counted)
 
 
 def enter(conn: Connection, request_id: str, opened: Sequence[Opened], amount: int) -> None:
     """Hold `amount` in every window, or raise: the guard stands in SQL beside the policy's."""
     for each in opened:
         budget, span = each.budget, each.span
+        here = {"scope": budget.scope, "account": budget.id, "window_id": span.id}
         limit = _limit(budget)
-        conditions = [_is_row(budget, span)]
-        if budget.budget.hard and span.since_s == span.start_s:
-            conditions.append(_W.c.spent + _W.c.held + amount <= limit)
-        held = conn.execute(
-            update(_W)
-            .where(*conditions)
-            .values(held=_W.c.held + amount, limit_nano_usd=limit, hard=budget.budget.hard)
-        )
+        one_row = budget.budget.hard and span.since_s == span.start_s
+        values = {
+            "of_limit": limit,
+            "of_hard": budget.budget.hard,
+            "of_amount": amount,
+            "guard": limit if one_row else _NO_GUARD,
+        }
+        held = conn.execute(_ENTER, {f"of_{name}": part for name, part in here.items()} | values)
         assert held.rowcount == 1, "the budget guard and the policy disagree"
-        conn.execute(
-            insert(_RW).values(
-                request_id=request_id, scope=budget.scope, account=budget.id, window_id=span.id
-            )
-        )
+        conn.execute(_COUNT_HERE, {"request_id": request_id, **here})
 
 
 def move(conn: Connection, request_id: str, *, held: int, spent: int) -> None:
     """Add to every row in which the reservation is counted, whatever the time is now."""
-    here = exists().where(
-        _RW.c.request_id == request_id,
-        _RW.c.scope == _W.c.scope,
-        _RW.c.account == _W.c.account,
-        _RW.c.window_id == _W.c.window_id,
-    )
-    conn.execute(update(_W).where(here).values(held=_W.c.held + held, spent=_W.c.spent + spent))
+    conn.execute(_MOVE, {"of_request": request_id, "more_held": held, "more_spent": spent})
 
 
 def drop_old(conn: Connection, now_s: int) -> None:
@@ -122,10 +142,6 @@ def _limit(budget: BudgetAccount) -> int:
     return min(budget.budget.limit_nano_usd, NANO_USD_MAX)
 
 
-def _is_row(budget: BudgetAccount, span: Span) -> ColumnElement[bool]:
-    return and_(_W.c.scope == budget.scope, _W.c.account == budget.id, _W.c.window_id == span.id)
-
-
 def _slots(span: Span) -> list[Span]:
     """The rows that together are the window: one, or an hour each."""
     if span.since_s == span.start_s:
@@ -137,27 +153,22 @@ def _slots(span: Span) -> list[Span]:
     ]
 
 
-def _lacking(conn: Connection, budget: BudgetAccount, span: Span) -> list[Span]:
+def _state(
+    conn: Connection,
+    budget: BudgetAccount,
+    now_s: int,
+    lacking: Callable[[Connection, BudgetAccount, Span], tuple[int, int]],
+) -> Opened:
+    """Sum the rows of the window; `lacking` answers for those that are not there."""
+    span = span_at(budget, now_s)
     slots = _slots(span)
-    known = set(
-        conn.execute(
-            select(_W.c.window_id).where(
-                _W.c.scope == budget.scope,
-                _W.c.account == budget.id,
-                _W.c.window_id.in_([slot.id for slot in slots]),
-            )
-        ).scalars()
-    )
-    return [slot for slot in slots if slot.id not in known]
-
-
-def _rows_sum(conn: Connection, budget: BudgetAccount, span: Span) -> tuple[int, int]:
-    row = conn.execute(
-        select(func.coalesce(func.sum(_W.c.spent), 0), func.coalesce(func.sum(_W.c.held), 0))
-        .where(_W.c.scope == budget.scope, _W.c.account == budget.id)
-        .where(_W.c.window_id.in_([slot.id for slot in _slots(span)]))
-    ).one()
-    return int(row[0]), int(row[1])
+    asked = {"scope": budget.scope, "account": budget.id, "ids": [slot.id for slot in slots]}
+    rows = {row[0]: (row[1], row[2]) for row in conn.execute(_ROWS, asked)}
+    for slot in slots:
+        if slot.id not in rows:
+            rows[slot.id] = lacking(conn, budget, slot)
+    spent, held = (sum(column) for column in zip(*rows.values(), strict=True))
+    return Opened(_account(budget, spent, held), budget, span)
 
 
 def _mine(budget: BudgetAccount, span: Span) -> ColumnElement[bool]:
@@ -182,7 +193,7 @@ def _counted(conn: Connection, budget: BudgetAccount, span: Span) -> tuple[int, 
     return int(row[0]), int(row[1])
 
 
-def _fill(conn: Connection, budget: BudgetAccount, span: Span) -> None:
+def _fill(conn: Connection, budget: BudgetAccount, span: Span) -> tuple[int, int]:
     """Begin a row with what has happened in its window, and count what is still open there."""
     spent, held = _counted(conn, budget, span)
     conn.execute(
@@ -207,3 +218,4 @@ def _fill(conn: Connection, budget: BudgetAccount, span: Span) -> None:
             ).where(_mine(budget, span), unsettled),
         )
     )
+    return spent, held
