@@ -1,0 +1,112 @@
+"""`python -m executor`: the executor process.  Started by the gateway, which holds the other end of
+its standard input; when that closes, or on SIGTERM, this process ends.
+
+Refuses to know: gateways, configuration files.  Logs JSON to standard error, without token ids.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from time import monotonic_ns
+from typing import NoReturn
+
+import structlog
+
+from executor.batch import Runner
+from executor.contract import ModelCard
+from executor.engine import Settings
+from executor.server import Progress, serve
+
+EXIT_FAILED = 70
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    prepare_process()
+
+    def load(progress: Progress) -> tuple[ModelCard, Runner]:
+        from executor.model_runner import load as load_model
+
+        return load_model(
+            options.model,
+            device=options.device,
+            numerics=options.numerics,
+            dtype=options.dtype,
+            context_tokens=options.context_tokens,
+            kv_bytes=options.kv_memory,
+            threads=options.threads,
+            progress=progress,
+        )
+
+    settings = Settings(
+        seqs_max=options.max_seqs,
+        waiting_max=options.max_waiting,
+        step_ms_max=options.step_ms_max,
+    )
+    serve(load, options.socket, settings=settings, clock_ns=monotonic_ns)
+    return EXIT_FAILED
+
+
+def prepare_process() -> None:
+    """Logs, signals, and the watch on the parent: all that is the process's own."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    signal.signal(signal.SIGTERM, _terminate)
+    threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _follow_parent() -> None:
+    """The parent never writes; the end of its pipe is its death.  Nothing here outlives us that
+    would need an orderly end: KV memory is anonymous, and the book is the gateway's."""
+    while os.read(0, 4096):
+        pass
+    os._exit(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m executor", description="Serve one model.")
+    add = parser.add_argument
+    add("--socket", type=Path, required=True, help="Unix socket to open, in a folder of mode 0700")
+    add("--model", type=Path, required=True, help="GGUF file or Hugging Face directory")
+    add("--context-tokens", type=_at_least_one, default=None, help="default: the model's own")
+    add("--kv-memory", type=_bytes_or_auto, default=None, help="bytes, or auto")
+    add("--numerics", choices=("fast", "invariant"), default="fast")
+    add("--dtype", choices=("auto", "bf16", "fp32"), default="auto")
+    add("--device", choices=("auto", "cpu"), default="auto")
+    add("--threads", type=_at_least_one, default=None)
+    add("--max-seqs", type=_at_least_one, default=64, help="sequences in one step")
+    add("--max-waiting", type=_at_least_one, default=4096, help="requests in the queue")
+    add("--step-ms-max", type=_at_least_one, default=200, help="what a step with prompts may take")
+    return parser
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _bytes_or_auto(text: str) -> int | None:
+    return None if text == "auto" else _at_least_one(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

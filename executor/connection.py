@@ -1,0 +1,168 @@
+"""The gateway's side of the socket, for an executor that is there (`client` makes one be there).
+
+`SocketExecutor` keeps a table of open turns for each connection.  Numbers are minted here and never
+used again within a connection, so an update that comes late finds no turn and is dropped.  When the
+connection goes, every open turn hears `Ended(cause=CRASHED)` at once.
+
+Refuses to know: the model (no torch here: the public image carries none), HTTP, money, what the
+process is beyond a command that serves a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic_ns
+from typing import Final
+
+import msgspec
+
+from executor.contract import (
+    Abort,
+    Broken,
+    Cause,
+    ExecutorLost,
+    Gauges,
+    Loading,
+    Message,
+    ModelCard,
+    Ready,
+    Report,
+    Submit,
+)
+from executor.turn import MailboxTurn
+from executor.wire import WireError, encode_command, read_message
+
+ABORT_WAIT_S: Final = 10.0
+_UNSENT_BYTES_MAX: Final = 64 * 2**20
+
+
+class _Connection:
+    """One connection and its turns.  Ends once, with all of them."""
+
+    def __init__(self, writer: asyncio.StreamWriter, clock_ns: Callable[[], int]) -> None:
+        self._writer = writer
+        self._clock_ns = clock_ns
+        self._turns: dict[int, MailboxTurn] = {}
+        self._minted = 0
+        self._open = True
+
+    @property
+    def turns(self) -> int:
+        return len(self._turns)
+
+    def submit(self, job: Submit) -> MailboxTurn:
+        if not self._open or self._writer.is_closing():
+            raise ExecutorLost("the executor is gone; try again in a few seconds")
+        if self._writer.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
+            raise ExecutorLost("the executor does not read what it is sent")
+        numbered = msgspec.structs.replace(job, request=self._minted + 1)
+        frame = encode_command(numbered)  # WireError: nothing was minted or sent
+        self._minted += 1
+        turn = MailboxTurn(numbered, clock_ns=self._clock_ns)
+        self._turns[turn.request] = turn
+        self._writer.write(frame)
+        return turn
+
+    async def leave(self, turn: MailboxTurn, wait_s: float) -> None:
+        """Let go of a turn, ended or not.  However this is left, by a second cancellation too, the
+        turn is out of the table and has its last word."""
+        try:
+            if turn.ended is None:
+                if self._open and not self._writer.is_closing():
+                    self._writer.write(encode_command(Abort(request=turn.request)))
+                async with asyncio.timeout(wait_s):
+                    await turn.wait_ended()
+        except TimeoutError:
+            pass
+        finally:
+            self._turns.pop(turn.request, None)
+            turn.lose(Cause.ABORTED, "the executor did not confirm the abort")
+
+    def deliver(self, report: Report) -> None:
+        for update in report.updates:
+            if (turn := self._turns.get(update.request)) is not None:
+                turn.push(update)
+
+    def lose(self, why: str) -> None:
+        self._open = False
+        for turn in self._turns.values():
+            turn.lose(Cause.CRASHED, why)
+        self._turns.clear()
+        self._writer.close()
+
+
+class SocketExecutor:
+    """Implements `contract.Executor` over one socket at a time.  `serve` is its life; without it
+    there is no executor, and turns raise ExecutorLost."""
+
+    def __init__(
+        self,
+        *,
+        on_message: Callable[[Message], None] | None = None,
+        clock_ns: Callable[[], int] = monotonic_ns,
+        abort_wait_s: float = ABORT_WAIT_S,
+    ) -> None:
+        self._on_message = on_message
+        self._clock_ns = clock_ns
+        self._abort_wait_s = abort_wait_s
+        self._connection: _Connection | None = None
+        self._card: ModelCard | None = None
+        self._gauges = Gauges()
+
+    @property
+    def card(self) -> ModelCard | None:
+        return self._card
+
+    @property
+    def gauges(self) -> Gauges:
+        return self._gauges
+
+    @property
+    def open_turns(self) -> int:
+        """Turns in the table; 0 when nobody is inside `turn`.  For leak checks."""
+        return self._connection.turns if self._connection is not None else 0
+
+    @asynccontextmanager
+    async def turn(self, job: Submit) -> AsyncIterator[MailboxTurn]:
+        connection = self._connection
+        if connection is None or self._card is None:
+            raise ExecutorLost("no executor is ready; try again in a few seconds")
+        turn = connection.submit(job)
+        try:
+            yield turn
+        finally:
+            await connection.leave(turn, self._abort_wait_s)
+
+    async def serve(self, path: Path) -> str:
+        """Connect, and carry messages until the connection ends; returns why it did.  OSError if
+        nobody listens at `path`."""
+        assert self._connection is None, "one connection at a time"
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        self._connection = connection = _Connection(writer, self._clock_ns)
+        why = "the executor died under this request"
+        try:
+            while (message := await read_message(reader)) is not None:
+                self._hear(connection, message)
+        except WireError as fault:
+            why = f"the executor's connection broke: {fault}"
+        except OSError as fault:
+            why = f"the executor's connection broke: {fault.strerror or type(fault).__name__}"
+        finally:
+            self._connection, self._card, self._gauges = None, None, Gauges()
+            connection.lose(why)
+        return why
+
+    def _hear(self, connection: _Connection, message: Message) -> None:
+        match message:
+            case Report():
+                self._gauges = message.gauges
+                connection.deliver(message)
+            case Ready(card=card):
+                self._card = card
+            case Loading() | Broken():
+                self._card = None
+        if self._on_message is not None:
+            self._on_message(message)

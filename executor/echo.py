@@ -1,0 +1,337 @@
+"""An executor without a model, in the gateway's own process: it says the prompt back.  For tests of
+the gateway and for demonstrations; it keeps the contract as faithfully as the real one, gauges and
+last words included.
+
+What it says: the prompt's tokens without the special ones, then the first of `stop_token_ids`.
+Where there is none (`ignore_eos`), or before `min_tokens`, it starts over, up to `max_new_tokens`.
+Its tokenizer is bytes and two special tokens, in a document that `tokenizers` loads.
+
+Refuses to know: torch, HTTP.  Nothing here sleeps: a test's `gate` says when a token may come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from itertools import count
+from time import monotonic_ns
+from typing import Final
+
+import msgspec
+
+from executor.contract import (
+    Cause,
+    Emitted,
+    Ended,
+    ExecutorLost,
+    Gauges,
+    Logprob,
+    ModelCard,
+    Prefilling,
+    Submit,
+    TokenLogprobs,
+    Waiting,
+)
+from executor.turn import MailboxTurn
+
+IM_START: Final = 256
+IM_END: Final = 257
+VOCAB_SIZE: Final = 258
+_BLOCK_TOKENS: Final = 16
+_FILLER: Final = ord(".")
+
+CHAT_TEMPLATE: Final = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+Gate = Callable[[Submit, int], Awaitable[None]]
+"""Awaited before the k-th token (from 0) of a job; its `request` is the minted number."""
+
+
+class EchoExecutor:
+    """Implements `contract.Executor`.  `seqs_max` run at once, the others wait in line; blocks are
+    counted as the real one would.  With `crash_at`, each job dies before that token (from 0).
+    `fail` is the death of the executor, `recover` its return."""
+
+    def __init__(
+        self,
+        *,
+        context_tokens: int = 4096,
+        kv_blocks: int = 1024,
+        seqs_max: int = 64,
+        gate: Gate | None = None,
+        crash_at: int | None = None,
+        clock_ns: Callable[[], int] = monotonic_ns,
+    ) -> None:
+        self._full_card = echo_card(context_tokens=context_tokens, kv_blocks=kv_blocks)
+        self._card: ModelCard | None = self._full_card
+        self._seqs_max = seqs_max
+        self._gate = gate
+        self._crash_at = crash_at
+        self._clock_ns = clock_ns
+        self._numbers = count(1)
+        self._waiting: list[_Job] = []
+        self._running: list[_Job] = []
+        self._totals = Gauges()
+
+    @property
+    def card(self) -> ModelCard | None:
+        return self._card
+
+    @property
+    def gauges(self) -> Gauges:
+        total = self._full_card.kv_blocks
+        return msgspec.structs.replace(
+            self._totals,
+            running=len(self._running),
+            waiting=len(self._waiting),
+            blocks_total=total,
+            blocks_free=total - sum(job.blocks for job in self._running),
+        )
+
+    @property
+    def open_turns(self) -> int:
+        return len(self._running) + len(self._waiting)
+
+    def fail(self, detail: str = "the executor died under this request") -> None:
+        """Every open turn ends CRASHED and nobody gets in, until `recover`."""
+        self._card = None
+        for job in [*self._waiting, *self._running]:
+            job.turn.lose(Cause.CRASHED, detail)
+            self._drop(job)
+
+    def recover(self) -> None:
+        self._card = self._full_card
+
+    @asynccontextmanager
+    async def turn(self, job: Submit) -> AsyncIterator[MailboxTurn]:
+        card = self._card
+        if card is None:
+            raise ExecutorLost("no executor is ready; try again in a few seconds")
+        room = min(card.context_tokens, card.kv_blocks * card.block_tokens)
+        longest = max(1, min(job.max_new_tokens, room - len(job.prompt)))
+        numbered = msgspec.structs.replace(job, request=next(self._numbers), max_new_tokens=longest)
+        turn = MailboxTurn(numbered, clock_ns=self._clock_ns)
+        mine = _Job(numbered, turn, self._clock_ns())
+        if not job.prompt or len(job.prompt) + 1 > room:
+            detail = f"a prompt of {len(job.prompt)} tokens and one more do not fit in {room}"
+            turn.push(Ended(request=turn.request, cause=Cause.REFUSED, detail=detail))
+        else:
+            self._waiting.append(mine)
+            self._admit()
+        try:
+            yield turn
+        finally:
+            if turn.ended is None:
+                self._end(mine, Cause.ABORTED)
+            self._drop(mine)
+
+    # In line
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._seqs_max:
+            if self._waiting[0].blocks > self.gauges.blocks_free:
+                break
+            job = self._waiting.pop(0)
+            self._running.append(job)
+            job.started_ns = self._clock_ns()
+            job.cancel_timer()
+            job.task = asyncio.create_task(self._play(job), name=f"echo-{job.turn.request}")
+        ahead: dict[str, int] = {}
+        for job in self._waiting:
+            tenant = job.job.share[0][0] if job.job.share else ""
+            place = ahead.get(tenant, 0)
+            ahead[tenant] = place + 1
+            if job.place != place:
+                job.place = place
+                job.turn.push(Waiting(request=job.turn.request, position=place))
+            if job.timer is None and job.job.queue_ms_max is not None:
+                job.timer = asyncio.get_running_loop().call_later(
+                    job.job.queue_ms_max / 1000, self._expire, job
+                )
+
+    def _expire(self, job: _Job) -> None:
+        if job in self._waiting:
+            self._end(job, Cause.QUEUE_DEADLINE)
+
+    def _drop(self, job: _Job) -> None:
+        """Out of every list, its task too.  Again is fine."""
+        job.cancel_timer()
+        if job.task is not None and job.task is not asyncio.current_task():
+            job.task.cancel()
+        if job in self._running:
+            self._running.remove(job)
+        if job in self._waiting:
+            self._waiting.remove(job)
+        if self._card is not None:
+            self._admit()
+
+    def _end(self, job: _Job, cause: Cause, detail: str = "") -> None:
+        now_ns = self._clock_ns()
+        marks = [job.submitted_ns, job.started_ns, job.first_ns, now_ns]
+        known = [mark if mark is not None else now_ns for mark in marks]
+        queued_ns, prefill_ns, decode_ns = (known[i + 1] - known[i] for i in range(3))
+        job.turn.push(
+            Ended(
+                request=job.turn.request,
+                cause=cause,
+                prefilled=job.prefilled,
+                generated=job.generated,
+                queued_ns=queued_ns,
+                prefill_ns=prefill_ns,
+                decode_ns=decode_ns,
+                device_ns=prefill_ns + decode_ns,
+                detail=detail,
+            )
+        )
+        self._drop(job)
+
+    # Speaking
+
+    async def _play(self, job: _Job) -> None:
+        """Say it all; a gate that raises is a crash."""
+        try:
+            cause = await self._speak(job)
+        except Exception as fault:  # noqa: BLE001 — a scripted fault of any kind
+            self._end(job, Cause.CRASHED, f"the echo failed: {type(fault).__name__}")
+        else:
+            self._end(job, cause)
+
+    async def _speak(self, job: _Job) -> Cause:
+        submit, turn = job.job, job.turn
+        total = len(submit.prompt)
+        job.prefilled = total
+        self._add(prompt_tokens=total)
+        turn.push(Prefilling(request=turn.request, done_tokens=total, total_tokens=total))
+        said = [token for token in submit.prompt if token < IM_START] or [_FILLER]
+        for k in range(submit.max_new_tokens):
+            if self._gate is None:
+                await asyncio.sleep(0)  # as a step would: others run, aborts are heard
+            else:
+                await self._gate(submit, k)
+            if k == self._crash_at:
+                raise ExecutorLost
+            stops = submit.stop_token_ids if k >= submit.min_tokens else ()
+            token = stops[0] if stops and k >= len(said) else said[k % len(said)]
+            job.generated += 1
+            job.first_ns = job.first_ns or self._clock_ns()
+            self._add(generated_tokens=1)
+            turn.push(
+                Emitted(request=turn.request, tokens=(token,), logprobs=_logprobs(submit, token))
+            )
+            if token in stops:
+                return Cause.STOP
+        return Cause.LENGTH
+
+    def _add(self, *, prompt_tokens: int = 0, generated_tokens: int = 0) -> None:
+        self._totals = msgspec.structs.replace(
+            self._totals,
+            steps=self._totals.steps + 1,
+            prompt_tokens=self._totals.prompt_tokens + prompt_tokens,
+            generated_tokens=self._totals.generated_tokens + generated_tokens,
+        )
+
+
+class _Job:
+    """A turn in line or speaking."""
+
+    def __init__(self, job: Submit, turn: MailboxTurn, now_ns: int) -> None:
+        self.job = job
+        self.turn = turn
+        self.submitted_ns = now_ns
+        self.started_ns: int | None = None
+        self.first_ns: int | None = None
+        self.prefilled = 0
+        self.generated = 0
+        self.place: int | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def blocks(self) -> int:
+        """Reserved for the longest it may become: the echo has no preemption."""
+        return -(-(len(self.job.prompt) + self.job.max_new_tokens) // _BLOCK_TOKENS)
+
+    def cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+def _logprobs(job: Submit, token: int) -> tuple[TokenLogprobs, ...]:
+    """Certain of itself: the chosen token at −0.125, the others (next ids) one less each."""
+    top = job.sampling.top_logprobs
+    if top is None:
+        return ()
+    best = tuple(Logprob((token + i) % VOCAB_SIZE, -0.125 - i) for i in range(top))
+    return (TokenLogprobs(Logprob(token, -0.125), best),)
+
+
+def echo_card(*, context_tokens: int, kv_blocks: int) -> ModelCard:
+    """A complete card: a tokenizer of 256 bytes (id = byte) and two special tokens."""
+    tokenizer = tokenizer_json()
+    return ModelCard(
+        architecture="echo",
+        dtype="none",
+        numerics="invariant",
+        vocab_size=VOCAB_SIZE,
+        context_tokens=context_tokens,
+        block_tokens=_BLOCK_TOKENS,
+        kv_blocks=kv_blocks,
+        tokenizer_json=tokenizer,
+        chat_template=CHAT_TEMPLATE,
+        eos_token_ids=(IM_END,),
+        special_token_ids=(IM_START, IM_END),
+        weights_digest=sha256(b"").hexdigest(),
+        tokenizer_digest=sha256(tokenizer).hexdigest(),
+        template_digest=sha256(CHAT_TEMPLATE.encode()).hexdigest(),
+        device_name="echo",
+    )
+
+
+def tokenizer_json() -> bytes:
+    """A byte-level BPE without merges."""
+    vocabulary = {letter: byte for byte, letter in enumerate(_byte_letters())}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    named = ((IM_START, "<|im_start|>"), (IM_END, "<|im_end|>"))
+    return json.dumps(
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [
+                {"id": token, "content": text, "special": True, **special} for token, text in named
+            ],
+            "normalizer": None,
+            "pre_tokenizer": {**level, "use_regex": True},
+            "post_processor": None,
+            "decoder": {**level, "use_regex": True},
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "vocab": vocabulary,
+                "merges": [],
+            },
+        },
+        ensure_ascii=False,
+    ).encode()
+
+
+def _byte_letters() -> list[str]:
+    """The letter that stands for each byte in byte-level vocabularies (GPT-2): itself where it is
+    printable, else one of those from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    spare = count(0x100)
+    return [chr(byte) if byte in printable else chr(next(spare)) for byte in range(256)]

@@ -1,0 +1,424 @@
+"""The engine: commands in, one step of the model, reports out.  All the executor's effects on
+requests happen in `step`, and the only I/O it does is the model.
+
+Theory of operation.  Each step: take commands → expire → plan → run the model → take commands
+again, so that what was aborted meanwhile is known *before* results are looked at → sample → charge
+the measured time → end the aborted → hand out results → wipe freed blocks → report.  Results are
+matched by a generation number, so they never land on a sequence that ended or lost its blocks.
+
+A step that raises ends the requests in it as CRASHED and gives their blocks back; the engine lives
+on.  After `FAILURES_MAX` in a row `failed` is true: the process should be replaced.
+
+Refuses to know: sockets, threads, text, tenants by name.  Source: ENGINE.md §1 (vLLM 3, 9), §5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from executor.batch import Batch, Row, Runner
+from executor.block_manager import BlockManager
+from executor.choice import Choice
+from executor.contract import (
+    Abort,
+    Cause,
+    Emitted,
+    Ended,
+    Gauges,
+    Prefilling,
+    Report,
+    Submit,
+    Update,
+    Waiting,
+)
+from executor.cost import Share, StepTimes, TimeBudget, attribute
+from executor.sampler import sample
+from executor.scheduler import Chunk, Fcfs, Limits, Scheduler, admission_tokens
+from executor.sequence import Key, Phase, Sequence, fault
+
+FAILURES_MAX: Final = 3
+_POSITIONS_EVERY_NS: Final = 100_000_000
+_NEVER_NS: Final = 2**63
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A connection closed: everything it asked for is aborted, and nobody hears of it."""
+
+
+Inbox = Callable[[], Seq[tuple[int, Submit | Abort | Gone]]]
+"""Take what arrived since the last call: (owner, command), in order.  Never waits."""
+
+
+class EngineFailed(Exception):
+    """What one request left behind cannot be wiped, so nobody else may be served here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`step_ms_max` is what a step with prompts in it should take at most, so that one long prompt
+    never stalls the decodes beside it; `chunk_tokens_min` of prompts run all the same."""
+
+    seqs_max: int = 64
+    waiting_max: int = 4096
+    step_ms_max: int = 200
+    chunk_tokens_min: int = 16
+    step_tokens_max: int = 2048
+    check_invariants: bool = False
+
+
+@dataclass(slots=True)
+class _Totals:
+    steps: int = 0
+    step_ns: int = 0
+    busy_ns: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+
+
+class Engine:
+    """Owned by one thread.  `owner` numbers connections; a request is known by (owner, number)."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        inbox: Inbox,
+        *,
+        clock_ns: Callable[[], int],
+        settings: Settings | None = None,
+        scheduler: Scheduler | None = None,
+        times: StepTimes | None = None,
+    ) -> None:
+        self._runner = runner
+        self._inbox = inbox
+        self._clock_ns = clock_ns
+        self._settings = settings or Settings()
+        self.blocks = BlockManager(runner.kv_blocks, runner.block_tokens, runner.zero_blocks)
+        self._limits = engine_limits(runner, self._settings)
+        self._scheduler = scheduler or Fcfs(self._limits)
+        self._times = times or StepTimes()
+        self._seqs: dict[Key, Sequence] = {}
+        self._out: dict[int, list[Update]] = {}
+        self._totals = _Totals()
+        self._tickets = 0
+        self._failures = 0
+        self._queue_changed = False
+        self._positions_due_ns = 0
+        self._deadline_due_ns = _NEVER_NS
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything without a new command."""
+        return bool(self._seqs)
+
+    def step(self) -> dict[int, Report]:
+        """One iteration; what each owner is to hear."""
+        now_ns = self._clock_ns()
+        for key in self._take(now_ns):
+            self._end(key, Cause.ABORTED, now_ns)
+        self._expire(now_ns)
+        plan = self._scheduler.plan(self.blocks.free, self._budget())
+        self._preempt(plan.preempted, now_ns)
+        assert plan.chunks or not self._seqs, "a plan that does nothing would spin for ever"
+        if plan.chunks:
+            self._admit(plan.admitted, now_ns)
+            self._run(plan.chunks)
+        self._tell_positions(now_ns)
+        self._scrub()
+        if self._settings.check_invariants:
+            self._check()
+        return self._reports()
+
+    @property
+    def gauges(self) -> Gauges:
+        totals = self._totals
+        return Gauges(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            blocks_total=self.blocks.total,
+            blocks_free=self.blocks.free,
+            steps=totals.steps,
+            step_ns=totals.step_ns,
+            busy_ns=totals.busy_ns,
+            overhead_ns=totals.step_ns - totals.busy_ns,
+            preemptions=totals.preemptions,
+            prompt_tokens=totals.prompt_tokens,
+            generated_tokens=totals.generated_tokens,
+        )
+
+    # Commands
+
+    def _take(self, now_ns: int) -> list[Key]:
+        """File new requests; return which of the known ones are to be aborted."""
+        aborted: list[Key] = []
+        for owner, command in self._inbox():
+            match command:
+                case Submit():
+                    self._submit(owner, command, now_ns)
+                case Abort(request=request):
+                    if (owner, request) in self._seqs:
+                        aborted.append((owner, request))
+                case Gone():
+                    aborted += [key for key in self._seqs if key[0] == owner]
+        return aborted
+
+    def _submit(self, owner: int, job: Submit, now_ns: int) -> None:
+        key = (owner, job.request)
+        assert key not in self._seqs, "the server lets no number pass twice"
+        runner = self._runner
+        why = fault(
+            job,
+            vocab_size=runner.vocab_size,
+            context_tokens=runner.context_tokens,
+            kv_tokens=self.blocks.tokens,
+        )
+        if why is not None:
+            self._say(owner, Ended(request=job.request, cause=Cause.REFUSED, detail=why))
+            return
+        if len(self._scheduler.waiting) >= self._settings.waiting_max:
+            detail = f"{self._settings.waiting_max} requests are waiting already"
+            self._say(owner, Ended(request=job.request, cause=Cause.OVERLOADED, detail=detail))
+            return
+        seq = self._seqs[key] = Sequence(key, job, self._tickets, now_ns)
+        self._tickets += 1
+        self._scheduler.add(seq)
+        self._queue_changed = True
+        self._positions_due_ns = 0  # a newcomer hears its place at once
+        if seq.deadline_ns is not None:
+            self._deadline_due_ns = min(self._deadline_due_ns, seq.deadline_ns)
+
+    def _expire(self, now_ns: int) -> None:
+        """End what waited too long before its prefill.  Looks at the queue only when one is due."""
+        if now_ns < self._deadline_due_ns:
+            return
+        due, self._deadline_due_ns = [], _NEVER_NS
+        for seq in self._scheduler.waiting:
+            if seq.deadline_ns is None or seq.started:
+                continue
+            if seq.deadline_ns <= now_ns:
+                due.append(seq.key)
+            else:
+                self._deadline_due_ns = min(self._deadline_due_ns, seq.deadline_ns)
+        for key in due:
+            self._end(key, Cause.QUEUE_DEADLINE, now_ns)
+
+    # Before the model
+
+    def _budget(self) -> TimeBudget:
+        rates = self._times.rates
+        decodes_ns = sum(
+            rates.row_ns(1, s.computed) for s in self._scheduler.running if s.todo == 1
+        )
+        left_ns = self._settings.step_ms_max * 1e6 - rates.step_ns - decodes_ns
+        return TimeBudget(
+            rates,
+            left_ns,
+            floor_tokens=self._settings.chunk_tokens_min,
+            tokens_max=self._settings.step_tokens_max,
+        )
+
+    def _preempt(self, victims: Seq[Sequence], now_ns: int) -> None:
+        for seq in victims:
+            self.blocks.release(seq)
+            seq.rewind(now_ns)
+            seq.position = None
+            self._totals.preemptions += 1
+        if victims:
+            self._queue_changed = True
+            self._positions_due_ns = 0
+            self._scrub()
+
+    def _admit(self, admitted: Seq[Sequence], now_ns: int) -> None:
+        for seq in admitted:
+            seq.enter(Phase.PREFILL, now_ns)
+            self._queue_changed = True
+
+    # The model
+
+    def _run(self, chunks: Seq[Chunk]) -> None:
+        """Run the planned rows and deal with what came out.  What was planned is done or CRASHED."""
+        planned = [(chunk.seq, chunk.seq.generation, chunk.count) for chunk in chunks]
+        shares = [_share(chunk) for chunk in chunks]
+        begin_ns = self._clock_ns()
+        aborted: list[Key] = []
+        choices: list[Choice] = []
+        asking: list[Sequence] = []
+        failure: Exception | None = None
+        batch = self._batch(chunks)
+        try:
+            logits = self._runner.run(batch)
+            aborted = self._take(self._clock_ns())
+            gone = set(aborted)
+            wanting = [seq for seq, _, count in planned if seq.todo == count]
+            asking = [seq for seq in wanting if seq.key not in gone]
+            if len(asking) < len(wanting):
+                logits = logits[[i for i, seq in enumerate(wanting) if seq.key not in gone]]
+            if asking:
+                choices = sample(logits, [seq.ask() for seq in asking])
+        except Exception as caught:  # noqa: BLE001 — whatever the model raises is this step's end
+            failure = caught
+        now_ns = self._clock_ns()
+        self._totals.steps += 1
+        self._totals.step_ns += now_ns - begin_ns
+        if failure is not None:
+            self._failed(failure, [seq for seq, _, _ in planned], aborted, now_ns)
+            return
+        self._failures = 0
+        self._charge(planned, shares, now_ns - begin_ns)
+        for key in aborted:
+            self._end(key, Cause.ABORTED, now_ns)
+        chosen = {seq.key: choice for seq, choice in zip(asking, choices, strict=True)}
+        for seq, generation, _ in planned:
+            if seq.generation == generation:
+                self._result(seq, chosen.get(seq.key), now_ns)
+
+    def _batch(self, chunks: Seq[Chunk]) -> Batch:
+        rows = []
+        for chunk in chunks:
+            seq, start, end = chunk.seq, chunk.seq.computed, chunk.seq.computed + chunk.count
+            room = end if seq.blocks else admission_tokens(seq, self._limits)
+            self.blocks.allocate(seq, room)
+            rows.append(Row(seq.tokens[start:end], start, seq.blocks, end == len(seq.tokens)))
+        return Batch(rows)
+
+    def _charge(
+        self, planned: Seq[tuple[Sequence, int, int]], shares: Seq[Share], measured_ns: int
+    ) -> None:
+        """The rows were computed, whoever still wants them: book tokens and time."""
+        parts = attribute(measured_ns, shares, self._times.rates)
+        self._times.observe(shares, measured_ns)
+        for (seq, _, count), (own_ns, lost_ns) in zip(planned, parts, strict=True):
+            before = seq.prefilled
+            seq.advance(count)
+            seq.device_ns += own_ns
+            seq.recomputed_ns += lost_ns
+            self._totals.busy_ns += own_ns
+            self._totals.prompt_tokens += seq.prefilled - before
+            self._scheduler.charge(seq, own_ns)
+
+    def _result(self, seq: Sequence, choice: Choice | None, now_ns: int) -> None:
+        owner, request = seq.key
+        if not seq.generated:
+            self._say(
+                owner,
+                Prefilling(
+                    request=request, done_tokens=seq.prefilled, total_tokens=seq.prompt_tokens
+                ),
+            )
+        if choice is None:
+            return  # a chunk in the middle of a prompt
+        if choice.token is None:
+            self._end(seq.key, Cause.CRASHED, now_ns, "the model gave no numbers for this request")
+            return
+        if seq.phase is not Phase.DECODE:
+            seq.enter(Phase.DECODE, now_ns)
+        seq.tokens.append(choice.token)
+        self._totals.generated_tokens += 1
+        logprobs = () if choice.logprobs is None else (choice.logprobs,)
+        self._say(owner, Emitted(request=request, tokens=(choice.token,), logprobs=logprobs))
+        cause = seq.verdict(choice.token, self._runner.context_tokens, self.blocks.tokens)
+        if cause is not None:
+            self._end(seq.key, cause, now_ns)
+
+    def _failed(
+        self, failure: Exception, involved: Seq[Sequence], aborted: Seq[Key], now_ns: int
+    ) -> None:
+        """Its rows are lost, and what the model half wrote with them.  The message may hold parts
+        of a prompt, so the log names only the kind of failure and where."""
+        self._failures += 1
+        _log.error(
+            "step_failed", kind=type(failure).__name__, at=_where(failure), rows=len(involved)
+        )
+        for key in aborted:
+            self._end(key, Cause.ABORTED, now_ns)
+        for seq in involved:
+            if seq.key in self._seqs:
+                self._end(seq.key, Cause.CRASHED, now_ns, "the model failed in this step")
+
+    # After the model
+
+    def _end(self, key: Key, cause: Cause, now_ns: int, detail: str = "") -> None:
+        """The one way out for a request that was filed.  Nothing if it has ended already."""
+        seq = self._seqs.pop(key, None)
+        if seq is None:
+            return
+        seq.generation += 1
+        seq.enter(seq.phase, now_ns)
+        self._scheduler.remove(seq)
+        self.blocks.release(seq)
+        self._queue_changed = True
+        self._say(key[0], seq.ended(cause, detail))
+
+    def _tell_positions(self, now_ns: int) -> None:
+        """Places within the tenant, to those whose place changed; at most ten times a second but
+        for newcomers, since a long queue moves as a whole."""
+        if not self._queue_changed or now_ns < self._positions_due_ns:
+            return
+        self._queue_changed = False
+        self._positions_due_ns = now_ns + _POSITIONS_EVERY_NS
+        ahead: dict[str, int] = {}
+        for seq in self._scheduler.waiting:
+            place = ahead.get(seq.tenant, 0)
+            ahead[seq.tenant] = place + 1
+            if seq.position != place:
+                seq.position = place
+                self._say(seq.key[0], Waiting(request=seq.key[1], position=place))
+
+    def _scrub(self) -> None:
+        try:
+            self.blocks.scrub()
+        except Exception as caught:  # noqa: BLE001 — whatever a device raises
+            _log.error("blocks_not_wiped", kind=type(caught).__name__)
+            raise EngineFailed("freed KV memory could not be wiped") from None
+
+    def _reports(self) -> dict[int, Report]:
+        gauges = self.gauges
+        reports = {o: Report(updates=tuple(said), gauges=gauges) for o, said in self._out.items()}
+        self._out = {}
+        return reports
+
+    @property
+    def failed(self) -> bool:
+        """Step after step failed: whoever drives the engine delivers the reports, then gives up."""
+        return self._failures >= FAILURES_MAX
+
+    def _say(self, owner: int, update: Update) -> None:
+        self._out.setdefault(owner, []).append(update)
+
+    def _check(self) -> None:
+        """The books of the blocks and of the queues agree.  For tests: O(blocks + requests)."""
+        self.blocks.check(self._seqs.values())
+        queued = [*self._scheduler.running, *self._scheduler.waiting]
+        assert sorted(seq.key for seq in queued) == sorted(self._seqs)
+        assert not any(seq.blocks for seq in self._scheduler.waiting)
+
+
+def engine_limits(runner: Runner, settings: Settings) -> Limits:
+    """One block in a hundred stays free for those that run, at least one."""
+    return Limits(
+        seqs=settings.seqs_max,
+        block_tokens=runner.block_tokens,
+        blocks_total=runner.kv_blocks,
+        watermark_blocks=max(1, runner.kv_blocks // 100),
+    )
+
+
+def _share(chunk: Chunk) -> Share:
+    seq, start = chunk.seq, chunk.seq.computed
+    lost = max(0, min(start + chunk.count, seq.high_water) - start)
+    return Share(new=chunk.count, start=start, lost=lost)
+
+
+def _where(failure: BaseException) -> str:
+    """File and line of the innermost frame."""
+    trace = failure.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"

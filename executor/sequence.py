@@ -1,0 +1,188 @@
+"""One request inside the engine: its tokens, how far they are computed, its blocks, its account.
+
+Theory of operation.  `tokens` are the prompt and what was generated; `computed` of them have keys
+and values in `blocks`.  Each step computes some more; when all are computed one more is sampled.
+Prefill, decode and recompute after a preemption are the same thing at different distances.
+`high_water` is how far it ever got: what lies below it and is computed again is lost work.
+
+Refuses to know: the model, the queue it stands in, the wire.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from math import isfinite
+
+from executor.choice import Ask, is_plain_greedy
+from executor.contract import Cause, Ended, Submit
+
+Key = tuple[int, int]
+"""(owner: the connection, request: the number that its gateway minted)."""
+
+
+class Phase(IntEnum):
+    """Where the time goes.  Indexes `Sequence.spans_ns`."""
+
+    QUEUED = 0
+    PREFILL = 1
+    DECODE = 2
+
+
+class Sequence:
+    """Mutable, owned by the engine loop.  `ticket` is the order of arrival and is kept for life."""
+
+    __slots__ = (
+        "blocks",
+        "computed",
+        "deadline_ns",
+        "device_ns",
+        "generation",
+        "high_water",
+        "job",
+        "key",
+        "phase",
+        "plain_greedy",
+        "position",
+        "preemptions",
+        "prompt_tokens",
+        "recomputed_ns",
+        "since_ns",
+        "spans_ns",
+        "stop_ids",
+        "tenant",
+        "ticket",
+        "tokens",
+    )
+
+    def __init__(self, key: Key, job: Submit, ticket: int, now_ns: int) -> None:
+        self.key = key
+        self.job = job
+        self.ticket = ticket
+        self.tenant = job.share[0][0] if job.share else ""
+        self.tokens = list(job.prompt)
+        self.prompt_tokens = len(job.prompt)
+        self.stop_ids = frozenset(job.stop_token_ids)
+        self.plain_greedy = is_plain_greedy(job.sampling)
+        self.computed = 0
+        self.high_water = 0
+        self.blocks: list[int] = []
+        self.generation = 0
+        self.position: int | None = None  # what the gateway was last told
+        self.preemptions = 0
+        self.phase = Phase.QUEUED
+        self.since_ns = now_ns
+        self.spans_ns = [0, 0, 0]
+        self.device_ns = 0
+        self.recomputed_ns = 0
+        wait_ms = job.queue_ms_max
+        self.deadline_ns = None if wait_ms is None else now_ns + wait_ms * 1_000_000
+
+    @property
+    def todo(self) -> int:
+        """Tokens known but not computed; at least one while it lives."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def prefilled(self) -> int:
+        return min(self.high_water, self.prompt_tokens)
+
+    @property
+    def started(self) -> bool:
+        return self.high_water > 0
+
+    def ask(self) -> Ask:
+        """What the sampler must know for the next token."""
+        early = self.generated < self.job.min_tokens
+        return Ask(
+            sampling=self.job.sampling,
+            tokens=self.tokens,
+            prompt_tokens=self.prompt_tokens,
+            banned=self.job.stop_token_ids if early else (),
+            plain_greedy=self.plain_greedy and not (early and self.stop_ids),
+        )
+
+    def enter(self, phase: Phase, now_ns: int) -> None:
+        """Book the time since the last change of phase, so that the spans add up to its life."""
+        self.spans_ns[self.phase] += now_ns - self.since_ns
+        self.since_ns = now_ns
+        self.phase = phase
+
+    def advance(self, count: int) -> None:
+        """`count` more tokens have keys and values."""
+        self.computed += count
+        assert self.computed <= len(self.tokens)
+        self.high_water = max(self.high_water, self.computed)
+
+    def rewind(self, now_ns: int) -> None:
+        """Preempted: everything is to be computed again, nothing generated is lost.  The blocks
+        were taken by the block manager."""
+        assert not self.blocks
+        self.computed = 0
+        self.generation += 1
+        self.preemptions += 1
+        self.enter(Phase.QUEUED, now_ns)
+
+    def verdict(self, token: int, context_tokens: int, kv_tokens: int) -> Cause | None:
+        """Whether the token just appended was its last.  A sequence that could not be computed
+        further in the whole of the KV memory ends as if the context were full: it is the same for
+        a sequence alone and among others, and nobody is preempted for it in vain."""
+        if token in self.stop_ids:  # the sampler kept them out until min_tokens
+            return Cause.STOP
+        length = len(self.tokens)
+        if self.generated >= self.job.max_new_tokens or length >= context_tokens:
+            return Cause.LENGTH
+        return Cause.LENGTH if length > kv_tokens else None
+
+    def ended(self, cause: Cause, detail: str = "") -> Ended:
+        return Ended(
+            request=self.key[1],
+            cause=cause,
+            prefilled=self.prefilled,
+            generated=self.generated,
+            queued_ns=self.spans_ns[Phase.QUEUED],
+            prefill_ns=self.spans_ns[Phase.PREFILL],
+            decode_ns=self.spans_ns[Phase.DECODE],
+            device_ns=self.device_ns,
+            recomputed_ns=self.recomputed_ns,
+            preemptions=self.preemptions,
+            detail=detail,
+        )
+
+
+def fault(job: Submit, *, vocab_size: int, context_tokens: int, kv_tokens: int) -> str | None:
+    """Why `job` can never run here, or None.  The gateway should have caught all of it; what it
+    let through is answered, never retried and never dropped.  Names numbers, no token ids."""
+    prompt, sampling = job.prompt, job.sampling
+    room = min(context_tokens, kv_tokens)
+    if not prompt:
+        return "the prompt is empty; at least one token is needed"
+    if len(prompt) + 1 > room:
+        return f"a prompt of {len(prompt)} tokens and one more do not fit in {room} tokens"
+    if min(prompt) < 0 or max(prompt) >= vocab_size:
+        return f"a prompt token is outside the vocabulary of {vocab_size}"
+    if job.max_new_tokens < 1 or job.min_tokens < 0:
+        return "max_new_tokens must be at least 1 and min_tokens at least 0"
+    if job.queue_ms_max is not None and job.queue_ms_max < 0:
+        return "queue_ms_max must not be negative"
+    if any(not 0 <= token < vocab_size for token in job.stop_token_ids):
+        return f"a stop token is outside the vocabulary of {vocab_size}"
+    if any(not (0 <= token < vocab_size and isfinite(add)) for token, add in sampling.logit_bias):
+        return f"logit_bias needs tokens within the vocabulary of {vocab_size} and finite numbers"
+    if not (isfinite(sampling.temperature) and sampling.temperature >= 0):
+        return "temperature must be a number ≥ 0"
+    if not (0 <= sampling.top_p <= 1 and 0 <= sampling.min_p <= 1):
+        return "top_p and min_p must be within 0 and 1"
+    if sampling.top_k is not None and sampling.top_k < 1:
+        return "top_k must be at least 1; absent means no limit"
+    if sampling.top_logprobs is not None and not 0 <= sampling.top_logprobs <= 20:
+        return "top_logprobs must be within 0 and 20"
+    penalties = (sampling.presence_penalty, sampling.frequency_penalty)
+    if not (all(map(isfinite, penalties)) and 0 < sampling.repetition_penalty < float("inf")):
+        return "penalties must be finite, and repetition_penalty above 0"
+    if any(not (isfinite(weight) and weight > 0) for _, weight in job.share):
+        return "every weight in share must be above 0"
+    return None

@@ -1,0 +1,263 @@
+"""The executor's side of the socket: an io thread that decodes and encodes, and the engine loop in
+the thread that called `serve`.
+
+Theory of operation.  The two meet in `Mailbox` (commands in, under one lock) and in
+`Io.send` (one call into the io loop a step).  The engine never waits for a socket: what a gateway
+does not read is buffered up to a bound, then the connection is dropped and its requests aborted.
+The io thread never waits for the engine either, except that it stops reading when the mailbox is
+full.  Request numbers must rise within a connection; anything else is a broken peer.
+
+Refuses to know: the model (`load` brings it), who is on the other side: the folder is 0700, so
+whoever can connect is us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from executor.batch import Runner
+from executor.contract import Abort, Broken, Loading, Message, ModelCard, Ready, Report, Submit
+from executor.engine import Engine, EngineFailed, Gone, Settings
+from executor.wire import WireError, encode_message, read_command
+
+UNSENT_BYTES_MAX: Final = 64 * 2**20
+"""On top of it one message may stand, so that a model card always passes."""
+CONNECTIONS_MAX: Final = 64
+_INBOX_MAX: Final = 8192
+_SOCKET_PATH_BYTES_MAX: Final = 100
+_log = structlog.get_logger()
+
+Progress = Callable[[str, float | None], None]
+Load = Callable[[Progress], tuple[ModelCard, Runner]]
+"""Bring the model, telling progress.  ValueError with a sentence for the operator: it cannot be."""
+
+Item = tuple[int, Submit | Abort | Gone]
+
+
+class Mailbox:
+    """Commands on their way from the io thread to the engine loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._items: list[Item] = []
+        self._resume: Callable[[], None] | None = None
+
+    def put(self, item: Item, resume: Callable[[], None]) -> bool:
+        """File it; False if the sender should pause until `resume` is called."""
+        with self._lock:
+            self._items.append(item)
+            self._lock.notify()
+            if len(self._items) < _INBOX_MAX:
+                return True
+            self._resume = resume
+            return False
+
+    def take(self) -> Sequence[Item]:
+        """Everything that has come.  Never waits."""
+        if not self._items:  # racy and harmless: what is missed now is there the next time
+            return ()
+        with self._lock:
+            items, self._items = self._items, []
+            resume, self._resume = self._resume, None
+        if resume is not None:
+            resume()
+        return items
+
+    def wait(self) -> None:
+        """Until there is something to take."""
+        with self._lock:
+            while not self._items:
+                self._lock.wait()
+
+
+class _Peer:
+    """One connection, seen from the io loop."""
+
+    def __init__(self, owner: int, writer: asyncio.StreamWriter) -> None:
+        self.owner = owner
+        self.writer = writer
+        self.last_request = 0
+
+    def write(self, frame: bytes) -> None:
+        """Never waits.  A peer that leaves too much unread loses the connection."""
+        if self.writer.is_closing():
+            return
+        if self.writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            _log.warning("gateway_does_not_read", connection=self.owner)
+            self.writer.transport.abort()
+            return
+        self.writer.write(frame)
+
+
+class Io:
+    """The io thread.  `start` binds the socket before it returns; OSError or ValueError if it
+    cannot."""
+
+    def __init__(self, path: Path, mailbox: Mailbox) -> None:
+        self._path = path
+        self._mailbox = mailbox
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="io", daemon=True)
+        self._peers: dict[int, _Peer] = {}
+        self._owners = 0
+        self._greeting: bytes = encode_message(Loading(stage="starting"))
+        self._room = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    # Called by the engine's thread
+
+    def start(self) -> None:
+        _check_folder(self._path)
+        self._path.unlink(missing_ok=True)
+        self._server = self._loop.run_until_complete(
+            asyncio.start_unix_server(self._serve, str(self._path))
+        )
+        self._path.chmod(0o600)
+        self._thread.start()
+
+    def announce(self, message: Message) -> None:
+        """Say where we stand: to those connected, and first thing to whoever connects later."""
+        frame = encode_message(message)
+        self._loop.call_soon_threadsafe(self._broadcast, frame)
+
+    def send(self, reports: Mapping[int, Report]) -> None:
+        """One step's reports; one hand-over for all of them."""
+        frames = deque((owner, encode_message(report)) for owner, report in reports.items())
+        self._loop.call_soon_threadsafe(self._deliver, frames)
+
+    def stop(self) -> None:
+        """Flush what fits in the sockets, close them, and end the thread."""
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(timeout=5.0)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5.0)
+        self._path.unlink(missing_ok=True)
+
+    def _resume(self) -> None:
+        self._loop.call_soon_threadsafe(self._room.set)
+
+    # In the io thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _broadcast(self, frame: bytes) -> None:
+        self._greeting = frame
+        for peer in self._peers.values():
+            peer.write(frame)
+
+    def _deliver(self, frames: deque[tuple[int, bytes]]) -> None:
+        for owner, frame in frames:
+            if (peer := self._peers.get(owner)) is not None:
+                peer.write(frame)
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for peer in list(self._peers.values()):
+            peer.writer.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2.0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if len(self._peers) >= CONNECTIONS_MAX:
+            _log.warning("too_many_connections", limit=CONNECTIONS_MAX)
+            writer.close()
+            return
+        self._owners += 1
+        peer = self._peers[self._owners] = _Peer(self._owners, writer)
+        try:
+            peer.write(self._greeting)
+            await self._read(peer, reader)
+        except (WireError, OSError) as fault:
+            _log.warning("gateway_lost", connection=peer.owner, fault=str(fault))
+        finally:
+            del self._peers[peer.owner]
+            self._mailbox.put((peer.owner, Gone()), self._resume)
+            writer.close()
+
+    async def _read(self, peer: _Peer, reader: asyncio.StreamReader) -> None:
+        while (command := await read_command(reader)) is not None:
+            if isinstance(command, Submit):
+                if command.request <= peer.last_request:
+                    raise WireError("a request number was used again or went back")
+                peer.last_request = command.request
+            self._room.clear()
+            if not self._mailbox.put((peer.owner, command), self._resume):
+                await self._room.wait()
+
+
+def serve(
+    load: Load,
+    socket: Path,
+    *,
+    settings: Settings,
+    clock_ns: Callable[[], int],
+) -> None:
+    """Load and serve until the thread is told to end (SystemExit from a signal handler).  Returns
+    only when step after step failed: the process should be replaced."""
+    mailbox = Mailbox()
+    io = Io(socket, mailbox)
+    io.start()
+    try:
+        try:
+            card, runner = load(
+                lambda stage, part: io.announce(Loading(stage=stage, fraction=part))
+            )
+        except (ValueError, OSError, MemoryError) as fault:
+            reason = str(fault) or type(fault).__name__
+            _log.error("model_not_loaded", kind=type(fault).__name__, reason=reason)
+            io.announce(Broken(reason=reason))
+            threading.Event().wait()  # until whoever supervises us has heard it and ends us
+            return
+        engine = Engine(runner, mailbox.take, clock_ns=clock_ns, settings=settings)
+        gc.collect()
+        gc.freeze()  # the model and its tokenizer are not garbage, and are not looked at again
+        io.announce(Ready(card=card))
+        _log.info(
+            "ready", architecture=card.architecture, device=card.device, blocks=card.kv_blocks
+        )
+        _drive(engine, mailbox, io)
+    finally:
+        with suppress(TimeoutError, RuntimeError):
+            io.stop()
+
+
+def _drive(engine: Engine, mailbox: Mailbox, io: Io) -> None:
+    while not engine.failed:
+        if not engine.busy:
+            mailbox.wait()
+        try:
+            reports = engine.step()
+        except EngineFailed as fault:
+            _log.error("engine_failed", reason=str(fault))
+            return
+        if reports:
+            io.send(reports)
+    _log.error("engine_gives_up")
+
+
+def _check_folder(path: Path) -> None:
+    """Only we may reach the socket."""
+    if len(bytes(path)) > _SOCKET_PATH_BYTES_MAX:
+        raise ValueError(
+            f"the socket path is over {_SOCKET_PATH_BYTES_MAX} bytes; use a shorter one"
+        )
+    mode = path.parent.stat().st_mode
+    if mode & 0o077:
+        raise ValueError(f"the socket's folder has mode {mode & 0o777:o}; it must be 700")

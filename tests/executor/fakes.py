@@ -1,0 +1,180 @@
+"""A model that remembers what was written where: its next token depends on every token of the
+context as read back from the block table, so a wrong block, offset or order changes the output."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+from executor.batch import Batch, Row
+from executor.contract import (
+    Abort,
+    Emitted,
+    Ended,
+    ModelCard,
+    Report,
+    Sampling,
+    Submit,
+    Update,
+)
+from executor.engine import Engine, Gone, Settings
+from executor.scheduler import Scheduler
+
+GREEDY = Sampling(temperature=0.0)
+EMPTY = -1
+
+
+class FakeRunner:
+    """`before` is called with each batch before it runs: raise there, or put commands in."""
+
+    def __init__(
+        self,
+        *,
+        block_tokens: int = 4,
+        kv_blocks: int = 16,
+        vocab_size: int = 32,
+        context_tokens: int = 64,
+    ) -> None:
+        self.block_tokens = block_tokens
+        self.kv_blocks = kv_blocks
+        self.vocab_size = vocab_size
+        self.context_tokens = context_tokens
+        self.before: Callable[[Batch], None] = lambda _: None
+        self.batches: list[list[tuple[int, int]]] = []  # (start, count) of each row
+        self._memory = [[EMPTY] * block_tokens for _ in range(kv_blocks)]
+
+    def run(self, batch: Batch) -> Tensor:
+        counts = [len(row.tokens) for row in batch.rows]
+        assert counts
+        assert all(counts)
+        assert counts == sorted(counts, key=lambda count: count > 1), "rows of one token first"
+        self.batches.append([(row.start, len(row.tokens)) for row in batch.rows])
+        self.before(batch)
+        for row in batch.rows:
+            for place, token in enumerate(row.tokens, row.start):
+                block = self._memory[row.blocks[place // self.block_tokens]]
+                assert block[place % self.block_tokens] == EMPTY, "written over"
+                block[place % self.block_tokens] = token
+        wanted = [self._logits(row) for row in batch.rows if row.wants_logits]
+        return torch.tensor(wanted, dtype=torch.float32).reshape(len(wanted), self.vocab_size)
+
+    def zero_blocks(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            self._memory[block] = [EMPTY] * self.block_tokens
+
+    def is_wiped(self) -> bool:
+        return all(token == EMPTY for block in self._memory for token in block)
+
+    def _logits(self, row: Row) -> list[float]:
+        context = [
+            self._memory[row.blocks[p // self.block_tokens]][p % self.block_tokens]
+            for p in range(row.end)
+        ]
+        return logits_of(context, self.vocab_size)
+
+
+def logits_of(context: Sequence[int], vocab_size: int) -> list[float]:
+    assert EMPTY not in context, "read where nothing was written"
+    digest = blake2b(repr(list(context)).encode(), digest_size=64).digest()
+    return [digest[i % 64] / 32.0 + i / 1000 for i in range(vocab_size)]
+
+
+class Clock:
+    """Moves by `tick_ns` at each reading."""
+
+    def __init__(self, tick_ns: int = 1_000_003) -> None:
+        self.now_ns = 0
+        self.tick_ns = tick_ns
+
+    def __call__(self) -> int:
+        self.now_ns += self.tick_ns
+        return self.now_ns
+
+
+class Harness:
+    """An engine with its inbox, and everything that each request was told."""
+
+    def __init__(
+        self,
+        runner: FakeRunner | None = None,
+        *,
+        settings: Settings | None = None,
+        scheduler: Scheduler | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.runner = runner or FakeRunner()
+        self.clock = clock or Clock()
+        self.inbox: deque[tuple[int, Submit | Abort | Gone]] = deque()
+        self.engine = Engine(
+            self.runner,
+            self._take,
+            clock_ns=self.clock,
+            settings=settings or Settings(check_invariants=True),
+            scheduler=scheduler,
+        )
+        self.heard: dict[tuple[int, int], list[Update]] = {}
+        self.reports: list[Report] = []
+
+    def _take(self) -> list[tuple[int, Submit | Abort | Gone]]:
+        items = list(self.inbox)
+        self.inbox.clear()
+        return items
+
+    def submit(self, job: Submit, owner: int = 0) -> None:
+        self.inbox.append((owner, job))
+
+    def abort(self, request: int, owner: int = 0) -> None:
+        self.inbox.append((owner, Abort(request=request)))
+
+    def step(self) -> dict[int, Report]:
+        reports = self.engine.step()
+        for owner, report in reports.items():
+            self.reports.append(report)
+            for update in report.updates:
+                self.heard.setdefault((owner, update.request), []).append(update)
+        return reports
+
+    def run(self, steps_max: int = 5000) -> None:
+        for _ in range(steps_max):
+            if not self.inbox and not self.engine.busy:
+                return
+            self.step()
+        raise AssertionError("it does not come to an end")
+
+    def tokens(self, request: int, owner: int = 0) -> list[int]:
+        said = self.heard.get((owner, request), [])
+        return [token for update in said if isinstance(update, Emitted) for token in update.tokens]
+
+    def ended(self, request: int, owner: int = 0) -> Ended:
+        (last,) = [u for u in self.heard[owner, request] if isinstance(u, Ended)]
+        assert self.heard[owner, request][-1] is last, "something was said after the last word"
+        return last
+
+    def assert_empty(self) -> None:
+        gauges = self.engine.gauges
+        assert (gauges.running, gauges.waiting) == (0, 0)
+        assert gauges.blocks_free == gauges.blocks_total
+        assert self.runner.is_wiped()
+
+
+def job(request: int = 1, prompt: Sequence[int] = (1, 2, 3), **fields: object) -> Submit:
+    given = {"max_new_tokens": 8, "sampling": GREEDY, **fields}
+    return Submit(request=request, prompt=tuple(prompt), **given)  # type: ignore[arg-type]
+
+
+def card(runner: FakeRunner) -> ModelCard:
+    return ModelCard(
+        architecture="fake",
+        dtype="fp32",
+        numerics="invariant",
+        vocab_size=runner.vocab_size,
+        context_tokens=runner.context_tokens,
+        block_tokens=runner.block_tokens,
+        kv_blocks=runner.kv_blocks,
+        tokenizer_json=b"{}",
+        chat_template=None,
+    )

@@ -1,0 +1,133 @@
+"""Random arrivals, aborts, tiny memory: whatever happens, each request says what it says alone."""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from executor.contract import Cause, Emitted, Ended, Sampling, Submit
+from executor.engine import Settings
+from tests.executor.fakes import GREEDY, Clock, FakeRunner, Harness, job
+
+SHAPES = {"vocab_size": 12, "context_tokens": 26}
+SEEDED = Sampling(temperature=0.8, top_p=0.9, seed=7)
+
+
+def house_of(rng: Random) -> Harness:
+    """Memory for one or two sequences, a few at once, chunks of a few tokens."""
+    block_tokens = rng.choice([1, 3, 4])
+    kv_blocks = rng.choice([12, 20, 30]) // block_tokens
+    runner = FakeRunner(block_tokens=block_tokens, kv_blocks=kv_blocks, **SHAPES)
+    limits = Settings(
+        seqs_max=rng.choice([1, 4, 8]),
+        step_tokens_max=rng.choice([1, 3, 8, 64]),
+        chunk_tokens_min=rng.choice([1, 4]),
+        step_ms_max=rng.choice([1, 20, 200]),
+        waiting_max=rng.choice([2, 20, 20]),
+        check_invariants=True,
+    )
+    return Harness(runner, settings=limits, clock=Clock(tick_ns=rng.choice([1, 1_000_003])))
+
+
+def job_of(rng: Random, request: int) -> Submit:
+    return job(
+        request,
+        [rng.randrange(12) for _ in range(rng.randint(1, rng.choice([2, 5, 14])))],
+        max_new_tokens=rng.randint(1, 20),
+        min_tokens=rng.choice([0, 3]),
+        stop_token_ids=rng.choice([(), (), (5,), (5, 9)]),
+        sampling=rng.choice([GREEDY, SEEDED]),
+        share=((rng.choice("ab"), 1.0),),
+        queue_ms_max=rng.choice([None, None, None, 40]),
+    )
+
+
+@cache
+def alone(asked: Submit, kv_tokens: int) -> tuple[list[int], Cause]:
+    """A solo run in memory of the same size, all in one chunk."""
+    house = Harness(FakeRunner(block_tokens=kv_tokens, kv_blocks=1, **SHAPES))
+    house.submit(asked)
+    house.run()
+    return house.tokens(asked.request), house.ended(asked.request).cause
+
+
+def play(seed: int) -> int:
+    """One scenario; returns how often somebody was preempted."""
+    rng = Random(seed)
+    house = house_of(rng)
+    kv_tokens = house.runner.block_tokens * house.runner.kv_blocks
+    jobs = {n: job_of(rng, n) for n in range(1, rng.randint(2, 12))}
+    late = list(jobs)
+    aborted: set[int] = set()
+
+    def meddle(_: object = None) -> None:
+        if late and rng.random() < 0.6:
+            house.submit(jobs[late.pop(0)])
+        if rng.random() < 0.05:
+            told = rng.choice(list(jobs))
+            if told not in late:
+                house.abort(told)
+                aborted.add(told)
+
+    house.runner.before = meddle
+    for _ in range(3000):
+        if not late and not house.inbox and not house.engine.busy:
+            break
+        meddle()
+        told = {a.request for _, a in house.inbox if not isinstance(a, Submit)}  # type: ignore[union-attr]
+        before = {n: len(house.tokens(n)) for n in told}
+        house.step()
+        for n in told:  # an abort that was there before the step: not a token more
+            assert len(house.tokens(n)) == before[n]
+    house.assert_empty()
+    for n, asked in jobs.items():
+        last = house.ended(n)
+        tokens, cause = alone(asked, kv_tokens)
+        said = house.tokens(n)
+        assert last.generated == len(said)
+        assert said == tokens[: len(said)]
+        if last.cause in {Cause.STOP, Cause.LENGTH}:
+            assert (said, last.cause) == (tokens, cause)
+        elif last.cause is Cause.ABORTED:
+            assert n in aborted
+        elif last.cause is Cause.REFUSED:
+            assert cause is Cause.REFUSED
+        else:
+            assert last.cause in {Cause.OVERLOADED, Cause.QUEUE_DEADLINE}
+            assert (last.prefilled, last.generated) == (0, 0)
+        assert last.prefilled == len(asked.prompt) if said else last.prefilled <= len(asked.prompt)
+        for update in house.heard[0, n]:
+            assert update.request == n
+    lasts = [house.ended(n) for n in jobs]
+    gauges = house.engine.gauges
+    assert sum(last.device_ns for last in lasts) == gauges.busy_ns
+    assert sum(last.recomputed_ns for last in lasts) == gauges.overhead_ns
+    assert gauges.busy_ns + gauges.overhead_ns == gauges.step_ns
+    assert sum(last.prefilled for last in lasts) == gauges.prompt_tokens
+    assert sum(last.generated for last in lasts) == gauges.generated_tokens
+    assert sum(last.preemptions for last in lasts) == gauges.preemptions
+    for heard in house.heard.values():
+        assert sum(isinstance(update, Ended) for update in heard) == 1
+        assert all(len(u.tokens) == 1 for u in heard if isinstance(u, Emitted))
+    return gauges.preemptions
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@given(st.integers(0, 2**32))
+def test_whatever_happens_each_request_says_what_it_says_alone(seed: int) -> None:
+    play(seed)
+
+
+def test_the_scenarios_do_preempt() -> None:
+    assert sum(play(seed) for seed in range(12)) > 5
+
+
+@pytest.mark.slow
+@settings(max_examples=3000, deadline=None, derandomize=True, database=None)
+@given(st.integers(2**32, 2**40))
+def test_many_more_scenarios(seed: int) -> None:
+    play(seed)
