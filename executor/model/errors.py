@@ -1,0 +1,5 @@
+"""The one way a model file can be wrong: with a sentence that tells an operator what to do."""
+
+
+class ModelError(ValueError):
+    """This model cannot be served: what is wrong, what was expected, what to do."""

@@ -1,0 +1,211 @@
+"""Model files to a model that runs: the one door of the engine to `model/` and `cpu/`.
+
+`load` reads a GGUF file or a Hugging Face directory, places it on the device and returns its card and
+its runner.  Whatever is wrong with the file or the machine is a ModelError that names the fix.
+Refuses to know: scheduling, requests, where a model came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from executor.batch import Batch, Row, Runner
+from executor.contract import ModelCard
+from executor.cpu import machine
+from executor.cpu.kv import BLOCK_TOKENS, make_kv
+from executor.cpu.linear import can_pack, make_linear
+from executor.cpu.plan import Shape
+from executor.cpu.runner import CpuRunner, make_layer
+from executor.model.config import LlamaConfig
+from executor.model.errors import ModelError
+from executor.model.rope import frequencies
+from executor.model.source import ModelSource
+from executor.model.weights import layer_weights, outer_weights
+
+__all__ = ["ModelError", "Progress", "load"]
+
+Progress = Callable[[str, float | None], None]
+
+KV_BYTES_DEFAULT = 1 << 30
+KV_SEQUENCES_MAX = 64  # by default no more than this many full contexts
+MEMORY_MARGIN = 1.1
+WARM_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def _silent(stage: str, fraction: float | None) -> None:
+    """Nobody watches."""
+
+
+def load(
+    path: Path,
+    *,
+    device: str = "auto",
+    numerics: str = "fast",
+    dtype: str = "auto",
+    context_tokens: int | None = None,
+    kv_bytes: int | None = None,
+    threads: int | None = None,
+    progress: Progress = _silent,
+) -> tuple[ModelCard, Runner]:
+    """`dtype`: auto, float32, bfloat16.  `context_tokens`: at most the model's own.  `kv_bytes`: for
+    keys and values; by default a quarter of what is free, at most 1 GiB.  `threads`: by default one a
+    physical core; this sets torch's for the whole process."""
+    if device not in {"auto", "cpu"}:
+        raise ModelError(f"device {device!r:.40} is not supported; expected 'auto' or 'cpu'")
+    if numerics not in {"fast", "invariant"}:
+        raise ModelError(f"numerics {numerics!r:.40} is not known; expected 'fast' or 'invariant'")
+    torch.set_num_threads(threads or machine.physical_cores())
+    progress("reading model", 0.0)
+    try:
+        source = open_source(path)
+        number = _dtype(dtype)
+        _check_memory(source.config, number)
+        return _place(source, numerics, number, context_tokens, kv_bytes, progress)
+    except OSError as why:
+        raise ModelError(
+            f"{path.name} cannot be read: {why.strerror}; check the path and its rights"
+        ) from why
+    except MemoryError as why:
+        raise ModelError(f"{path.name} does not fit into this machine's memory") from why
+
+
+def open_source(path: Path) -> ModelSource:
+    """A directory is Hugging Face's, a file GGUF."""
+    from executor.model.gguf_source import open_gguf_source
+    from executor.model.hf_directory import open_hf_directory
+
+    if path.is_dir():
+        return open_hf_directory(path)
+    if not path.is_file():
+        raise ModelError(f"no model at {path}; expected a GGUF file or a Hugging Face directory")
+    if path.suffix in {".bin", ".pt", ".pth"}:
+        raise ModelError(
+            f"{path.name} is a pickle, and opening it runs code that it brings; refused"
+        )
+    return open_gguf_source(path)
+
+
+def _dtype(name: str) -> torch.dtype:
+    """By rule, not by a measurement at start: on a busy machine two starts would disagree, and the
+    same model would answer differently after a restart."""
+    if name not in {"auto", "float32", "bfloat16"}:
+        raise ModelError(f"dtype {name!r:.40} is not known; expected auto, float32 or bfloat16")
+    if name != "auto":
+        return torch.float32 if name == "float32" else torch.bfloat16
+    return torch.bfloat16 if machine.has_bf16() else torch.float32
+
+
+def _check_memory(config: LlamaConfig, dtype: torch.dtype) -> None:
+    needed = int(config.parameters * dtype.itemsize * MEMORY_MARGIN)
+    free = machine.available_bytes()
+    if free is not None and needed > free:
+        raise ModelError(
+            f"the model needs about {needed >> 20} MiB and {free >> 20} MiB are free;"
+            " free memory, or serve a smaller model"
+        )
+
+
+def _place(
+    source: ModelSource,
+    numerics: str,
+    dtype: torch.dtype,
+    context_tokens: int | None,
+    kv_bytes: int | None,
+    progress: Progress,
+) -> tuple[ModelCard, Runner]:
+    config, invariant = source.config, numerics == "invariant"
+    context = _context(config, context_tokens)
+    pack = can_pack(dtype)
+    with torch.inference_mode():
+        outer = outer_weights(source, dtype)
+        layers = []
+        for weights in layer_weights(source, dtype):
+            layers.append(make_layer(weights, config, dtype, pack=pack, invariant=invariant))
+            progress("reading model", len(layers) / config.layers)
+        blocks = _kv_blocks(config, dtype, context, kv_bytes)
+        runner = CpuRunner(
+            config=config,
+            shape=Shape(
+                kv_heads=config.kv_heads,
+                group=config.heads // config.kv_heads,
+                dtype=dtype,
+                frequencies=frequencies(config.rope, config.head_dim, outer.rope_divisors),
+                invariant=invariant,
+            ),
+            embedding=outer.embedding,
+            layers=tuple(layers),
+            norm=outer.norm.to(dtype),
+            head=make_linear(outer.head, pack=pack, invariant=invariant),
+            kv=make_kv(config.layers, config.kv_heads, config.head_dim, blocks, dtype),
+            context_tokens=min(context, blocks * BLOCK_TOKENS),
+        )
+    _warm(runner, progress)
+    return _card(source, runner, numerics, dtype), runner
+
+
+def _context(config: LlamaConfig, wanted: int | None) -> int:
+    if wanted is None:
+        return config.context_tokens
+    if not 1 <= wanted <= config.context_tokens:
+        raise ModelError(
+            f"context_tokens is {wanted}; this model takes 1 to {config.context_tokens}"
+        )
+    return wanted
+
+
+def _kv_blocks(config: LlamaConfig, dtype: torch.dtype, context: int, wanted: int | None) -> int:
+    each = config.kv_bytes_per_token(dtype.itemsize) * BLOCK_TOKENS
+    if wanted is None:
+        free = machine.available_bytes()
+        wanted = min(KV_BYTES_DEFAULT, KV_BYTES_DEFAULT if free is None else free // 4)
+        wanted = max(each, min(wanted, KV_SEQUENCES_MAX * -(-context // BLOCK_TOKENS) * each))
+    elif wanted < each:
+        raise ModelError(f"kv_memory of {wanted} bytes holds no block; expected {each} or more")
+    elif (free := machine.available_bytes()) is not None and wanted > free:
+        raise ModelError(
+            f"kv_memory of {wanted >> 20} MiB exceeds the {free >> 20} MiB that are free"
+        )
+    return wanted // each
+
+
+def _warm(runner: CpuRunner, progress: Progress) -> None:
+    """Build the kernels of the usual shapes before anybody waits for them."""
+    block = list(range(min(runner.kv_blocks, WARM_TOKENS[-1] // BLOCK_TOKENS)))
+    for done, count in enumerate(WARM_TOKENS):
+        progress("warming up", done / len(WARM_TOKENS))
+        fits = min(count, len(block) * BLOCK_TOKENS, runner.context_tokens)
+        rows = [Row(tokens=[0] * fits, start=0, blocks=block, wants_logits=True)]
+        if count <= 32:  # as many decodes as a prompt of that length
+            rows = [Row(tokens=[0], start=0, blocks=block, wants_logits=True)] * count
+        runner.run(Batch(rows))
+    runner.zero_blocks(block)
+
+
+def _card(source: ModelSource, runner: CpuRunner, numerics: str, dtype: torch.dtype) -> ModelCard:
+    config, tokenizer = source.config, source.tokenizer
+    template = tokenizer.chat_template
+    return ModelCard(
+        architecture="llama",
+        dtype=str(dtype).removeprefix("torch."),
+        numerics=numerics,
+        vocab_size=config.vocab_size,
+        context_tokens=runner.context_tokens,
+        block_tokens=runner.block_tokens,
+        kv_blocks=runner.kv_blocks,
+        tokenizer_json=tokenizer.document,
+        chat_template=template,
+        bos_token_id=tokenizer.bos_id,
+        eos_token_ids=tokenizer.eos_ids,
+        special_token_ids=tokenizer.special_ids,
+        weights_digest=source.digest(),
+        tokenizer_digest=hashlib.sha256(tokenizer.document).hexdigest(),
+        template_digest="" if template is None else hashlib.sha256(template.encode()).hexdigest(),
+        parameters=config.parameters,
+        device="cpu",
+        device_name=machine.cpu_name(),
+        add_bos=tokenizer.add_bos,
+    )
