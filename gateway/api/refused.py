@@ -1,0 +1,102 @@
+"""Request fields that would change the answer, and that Lockgate does not build (yet) or never will.
+
+An unknown field is ignored, as every OpenAI-compatible server does.  A field that a client knows
+from elsewhere and that would change the answer is refused, since to ignore it would be to lie.  Data
+only: a name, the values that ask for nothing, and the sentence.  `null` always asks for nothing.
+Source: API.md §1; DESIGN.md, settled 4 (`cache_salt`, `extra_key`, `chat_template`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from gateway.errors import ApiError, invalid
+
+_NOT_YET = "'{name}' is not supported here yet. Leave it out."
+_TOOLS = "Tools are not supported here yet: leave '{name}' out, an empty list included."
+_SCHEMA = "Constrained output is not supported here yet. Leave '{name}' out."
+_SCOPE = (
+    "'{name}' is refused: what may be shared in the cache follows from your identity and rights, "
+    "never from a value in a request. Leave it out."
+)
+_TEMPLATE = (
+    "'{name}' is refused: the chat template decides which text is control and which is yours, so it "
+    "comes from the model alone. Leave it out, or send a finished prompt to /v1/completions."
+)
+
+_Table = Mapping[str, tuple[tuple[Any, ...], str]]
+
+_EVERYWHERE: _Table = {
+    "cache_salt": ((), _SCOPE),
+    "extra_key": ((), _SCOPE),
+    "chat_template": ((), _TEMPLATE),
+    "allowed_token_ids": ((), _NOT_YET),
+    "bad_words": (([],), _NOT_YET),
+    "include_stop_str_in_output": ((False,), _NOT_YET),
+    "kv_transfer_params": ((), _NOT_YET),
+    "length_penalty": ((1, 1.0), _NOT_YET),
+    "logits_processors": ((), _NOT_YET),
+    "min_length": ((0,), _NOT_YET),
+    "prompt_embeds": ((), _NOT_YET),
+    "prompt_logprobs": ((), _NOT_YET),
+    "return_tokens_as_token_ids": ((False,), _NOT_YET),
+    "thinking_token_budget": ((), _NOT_YET),
+    "truncate_prompt_tokens": ((), _NOT_YET),
+    "typical_p": ((1, 1.0), _NOT_YET),
+    "use_beam_search": ((False,), _NOT_YET),
+} | dict.fromkeys(
+    (
+        "ebnf",
+        "grammar",
+        "guided_choice",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "json_schema",
+        "regex",
+        "structural_tag",
+        "structured_outputs",
+    ),
+    ((), _SCHEMA),
+)
+
+_CHAT: _Table = {
+    "add_generation_prompt": ((True,), _NOT_YET),
+    "audio": ((), _NOT_YET),
+    "best_of": ((1,), _NOT_YET),
+    "continue_final_message": ((False,), _NOT_YET),
+    "documents": ((), _NOT_YET),
+    "echo": ((False,), _NOT_YET),
+    "function_call": ((), _TOOLS),
+    "functions": ((), _TOOLS),
+    "modalities": ((["text"],), "Only text is answered here: leave '{name}' out."),
+    "prediction": ((), _NOT_YET),
+    "prompt": ((), _NOT_YET),
+    "store": ((False,), "Answers are not stored here yet: leave '{name}' out, or send false."),
+    "tool_choice": ((), _TOOLS),
+    "tools": ((), _TOOLS),
+    "web_search_options": ((), "Nothing is fetched for a request: leave '{name}' out."),
+}
+
+_COMPLETION: _Table = {
+    "echo": ((False,), _NOT_YET),
+    "suffix": (("",), "Filling in the middle is not supported here: leave '{name}' out."),
+}
+
+CHAT: _Table = MappingProxyType({**_EVERYWHERE, **_CHAT})
+COMPLETION: _Table = MappingProxyType({**_EVERYWHERE, **_COMPLETION})
+
+
+def refuse(request: Mapping[str, Any], table: _Table) -> None:
+    """Raises ApiError 400 `unsupported` naming the first field that asks for something."""
+    for name, (neutral, sentence) in table.items():
+        value = request.get(name)
+        if value is None or any(type(value) is type(one) and value == one for one in neutral):
+            continue
+        raise unsupported(sentence.format(name=name), param=name)
+
+
+def unsupported(message: str, *, param: str) -> ApiError:
+    return invalid(message, param=param, code="unsupported")

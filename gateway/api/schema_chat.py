@@ -1,0 +1,167 @@
+"""POST /v1/chat/completions: the request, read into a frozen `ChatJob`.
+
+Refuses to know: the chat template (roles it lacks are its business), limits of a plan, tools.
+Source: API.md §1, §2 (8–10, 12–13, 19, 34, 44, 48).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.api.refused import CHAT, refuse, unsupported
+from gateway.api.schema import (
+    CommonRequest,
+    Controls,
+    TokenCount,
+    controls,
+    object_of,
+    shape,
+    whole,
+)
+from gateway.errors import invalid
+from gateway.text.templates import ChatMessage
+
+MESSAGES_MAX = 2048
+PARTS_MAX = 1024
+
+_ROLES = frozenset({"system", "developer", "user", "assistant"})
+_TOOL_ROLES = frozenset({"tool", "function"})
+_MEDIA = {
+    "image_url": "Images are",
+    "input_audio": "Audio is",
+    "video_url": "Video is",
+    "audio_url": "Audio is",
+    "image": "Images are",
+    "file": "Registered documents are",
+    "refusal": "Parts of type refusal are",
+}
+_KWARG = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+# What a template is given by us.  (CVE-2025-62426: vLLM let these be overridden.)
+_RESERVED = frozenset(
+    {
+        *CHAT,
+        "messages",
+        "tokenize",
+        "bos_token",
+        "eos_token",
+        "unk_token",
+        "pad_token",
+        "raise_exception",
+        "strftime_now",
+    }
+)
+
+
+class _Part(msgspec.Struct, frozen=True):
+    type: str
+    text: str | None = None
+
+
+class _Message(msgspec.Struct, frozen=True):
+    role: str
+    content: str | Annotated[list[_Part], Meta(max_length=PARTS_MAX)] | None = None
+    name: Annotated[str, Meta(max_length=64)] | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+
+
+class _ChatRequest(CommonRequest, frozen=True, kw_only=True):
+    messages: Annotated[list[_Message], Meta(min_length=1, max_length=MESSAGES_MAX)]
+    max_completion_tokens: TokenCount | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=16)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatJob:
+    """`template_extras` are for the chat template, which ignores those it does not know."""
+
+    controls: Controls
+    messages: tuple[ChatMessage, ...]
+    template_extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_chat(body: object, *, vocab_size: int) -> ChatJob:
+    """Raises ApiError 400, naming `param`."""
+    refuse(object_of(body), CHAT)
+    request = shape(body, _ChatRequest)
+    top = request.top_logprobs
+    if top and not request.logprobs:
+        raise invalid("top_logprobs: needs logprobs: true.", param="top_logprobs")
+    messages = tuple(_message(one, f"messages[{i}]") for i, one in enumerate(request.messages))
+    extras = _extras(request.chat_template_kwargs or {})
+    if request.reasoning_effort is not None:
+        extras.setdefault("reasoning_effort", request.reasoning_effort)
+    return ChatJob(
+        controls(
+            request,
+            max_tokens=request.max_completion_tokens or request.max_tokens,
+            top_logprobs=(top or 0) if request.logprobs else None,
+            vocab_size=vocab_size,
+        ),
+        messages,
+        extras,
+    )
+
+
+def _message(message: _Message, param: str) -> ChatMessage:
+    if message.role in _TOOL_ROLES or message.tool_calls or message.function_call:
+        at = "role" if message.role in _TOOL_ROLES else "tool_calls"
+        raise unsupported(f"{param}.{at}: tools are not supported here yet.", param=f"{param}.{at}")
+    if message.role not in _ROLES:
+        raise invalid(
+            f"{param}.role: expected system, developer, user or assistant.", param=f"{param}.role"
+        )
+    content = message.content
+    if content is None:
+        raise invalid(f"{param}.content: this field is required.", param=f"{param}.content")
+    if not isinstance(content, str):
+        parts = (_text(part, f"{param}.content[{i}]") for i, part in enumerate(content))
+        content = "\n".join(parts)  # as vLLM joins them
+    name = None if message.name is None else whole(message.name, f"{param}.name")
+    return ChatMessage(message.role, whole(content, f"{param}.content"), name or None)
+
+
+def _text(part: _Part, param: str) -> str:
+    if part.type in _MEDIA:
+        raise unsupported(
+            f"{param}: {_MEDIA[part.type]} not supported here yet, and nothing is ever fetched from "
+            "an address in a request. Send parts of type text.",
+            param=param,
+        )
+    if part.type != "text":
+        raise invalid(f"{param}.type: expected text.", param=f"{param}.type")
+    if part.text is None:
+        raise invalid(f"{param}.text: this field is required.", param=f"{param}.text")
+    return part.text
+
+
+def _extras(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Scalars only: a template loops over lists, and a client's list is no bound."""
+    for name, value in given.items():
+        if _KWARG.fullmatch(name) is None or name in _RESERVED:
+            raise invalid(
+                f"chat_template_kwargs: {name[:64]!a} cannot be set by a request.",
+                param="chat_template_kwargs",
+            )
+        scalar = value is None or isinstance(value, bool)
+        number = isinstance(value, int | float) and abs(value) <= 1_000_000
+        if not (scalar or number or (isinstance(value, str) and len(value) <= 64)):
+            raise invalid(
+                f"chat_template_kwargs.{name}: expected a boolean, a number up to a million, or a "
+                "string of up to 64 characters.",
+                param="chat_template_kwargs",
+            )
+        if isinstance(value, str):
+            whole(value, "chat_template_kwargs")
+    return dict(given)

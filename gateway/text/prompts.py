@@ -1,0 +1,106 @@
+"""From messages or a prompt string to the token ids of a prompt, and where each span came from.
+
+Every segment is tokenised on its own, so no token straddles a boundary of provenance.
+Refuses to know: the executor, limits.  Source: DESIGN.md, settled 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gateway.errors import invalid
+from gateway.text.templates import ChatMessage, ChatTemplate, Origin
+from gateway.text.tokenizer import Vocabulary
+
+INLINE_CHARS_MAX = 2048
+"""Longer texts leave the event loop; below this a thread costs more than the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    tokens: int
+    origin: Origin
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`spans` cover `ids` in order.  Without `provenance` they say nothing about who wrote what."""
+
+    ids: tuple[int, ...]
+    spans: tuple[Span, ...]
+    provenance: bool = True
+
+
+def chat_prompt(
+    vocabulary: Vocabulary,
+    template: ChatTemplate | None,
+    messages: Sequence[ChatMessage],
+    *,
+    now: datetime,
+    extras: Mapping[str, Any] = {},
+) -> Prompt:
+    """Raises ApiError 400.  `template` None: the model has none, and cannot chat."""
+    if template is None:
+        raise invalid(
+            "This model has no chat template and cannot answer messages. Use /v1/completions.",
+            param="model",
+            code="no_chat_template",
+        )
+    rendered = template.render(messages, now=now, extras=extras)
+    ids: list[int] = []
+    spans: list[Span] = []
+    for segment in rendered.segments:
+        if segment.origin is Origin.SCAFFOLD:
+            found = vocabulary.encode_scaffold(segment.text, start=not spans)
+        else:
+            found = vocabulary.encode_content(segment.text)
+        ids += found
+        spans.append(Span(len(found), segment.origin, segment.source))
+    return Prompt(tuple(ids), tuple(spans), rendered.provenance)
+
+
+def completion_prompt(
+    vocabulary: Vocabulary, prompt: str | tuple[int, ...], *, add_bos: bool
+) -> Prompt:
+    """`add_bos` is the card's; an array of ids, which the schema has checked, is taken as it is.
+    Raises ApiError 400 if nothing is left to continue."""
+    if not isinstance(prompt, str):
+        return Prompt(prompt, (Span(len(prompt), Origin.CONTENT, "prompt"),))
+    ids = vocabulary.encode_content(prompt, start=True)
+    if not ids:
+        raise invalid("The prompt has no text that this model can read.", param="prompt")
+    spans = (Span(len(ids), Origin.CONTENT, "prompt"),)
+    bos = vocabulary.bos_token_id
+    if add_bos and bos is not None:
+        return Prompt((bos, *ids), (Span(1, Origin.SCAFFOLD), *spans))
+    return Prompt(tuple(ids), spans)
+
+
+async def chat_prompt_async(
+    vocabulary: Vocabulary,
+    template: ChatTemplate | None,
+    messages: Sequence[ChatMessage],
+    *,
+    now: datetime,
+    extras: Mapping[str, Any] = {},
+) -> Prompt:
+    """`chat_prompt`, off the event loop where it could hold it up."""
+    if sum(len(message.content) for message in messages) + 64 * len(messages) <= INLINE_CHARS_MAX:
+        return chat_prompt(vocabulary, template, messages, now=now, extras=extras)
+    return await asyncio.to_thread(
+        chat_prompt, vocabulary, template, messages, now=now, extras=extras
+    )
+
+
+async def completion_prompt_async(
+    vocabulary: Vocabulary, prompt: str | tuple[int, ...], *, add_bos: bool
+) -> Prompt:
+    """`completion_prompt`, off the event loop where it could hold it up."""
+    if len(prompt) <= INLINE_CHARS_MAX:
+        return completion_prompt(vocabulary, prompt, add_bos=add_bos)
+    return await asyncio.to_thread(completion_prompt, vocabulary, prompt, add_bos=add_bos)

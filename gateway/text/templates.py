@@ -1,0 +1,262 @@
+"""A model's chat template: messages to the text that the model was trained to read, with provenance.
+
+`render` gives segments.  SCAFFOLD is the template's own text, the only text in which special tokens
+mean anything; CONTENT is what the client wrote.  To tell them apart the template is rendered twice:
+once with an unguessable word in place of each client string, and once with the real strings.  The
+first rendering, split at the words, gives the segments; the second is the check: put together, the
+segments must read the same.  A template that only trims passes (the words wear a sentinel on each
+side, so it shows which side was trimmed).  One that transforms or inspects what was written does
+not, and is answered in one piece with `provenance=False`; then text that could become a special
+token is refused.
+
+Refuses to know: tokens, except which texts are special; HTTP.  Source: DESIGN.md, settled 2 and 4;
+transformers' chat template conventions.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from jinja2 import meta
+
+from executor.contract import ModelCard
+from gateway.errors import ApiError, invalid
+from gateway.text.sandbox import BoundedEnvironment, Bounds, TemplateFault, TemplateRefusal
+from gateway.text.tokenizer import Vocabulary
+
+_LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+_SENTINEL = "\x1f"  # white space to `trim`, and in no template
+
+
+class Origin(StrEnum):
+    SCAFFOLD = "scaffold"
+    CONTENT = "content"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`source` names the request field that a CONTENT came from, as `messages[1].content`."""
+
+    text: str
+    origin: Origin
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    segments: tuple[Segment, ...]
+    provenance: bool
+
+    @property
+    def text(self) -> str:
+        return "".join(segment.text for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """`content` is the text of all parts.  `role` is one of system, developer, user, assistant."""
+
+    role: str
+    content: str
+    name: str | None = None
+
+
+class ChatTemplate:
+    """One model's.  Safe between threads, which take turns."""
+
+    def __init__(
+        self,
+        source: str,
+        vocabulary: Vocabulary,
+        *,
+        bounds: Bounds = Bounds(),  # noqa: B008 — frozen
+        mint: Callable[[], str] = lambda: secrets.token_hex(16),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Compile and try it.  Raises TemplateFault, a sentence for the operator."""
+        self._vocabulary = vocabulary
+        self._environment = BoundedEnvironment(bounds, clock)
+        self._template = self._environment.prepare(source)
+        self._mint = mint
+        self._lock = threading.Lock()
+        self._names = meta.find_undeclared_variables(self._environment.parse(source))
+        self._developer = "developer" in source
+        eos = min(vocabulary.eos_token_ids, default=None)
+        self._fixed = {
+            "bos_token": vocabulary.special_text(vocabulary.bos_token_id),
+            "eos_token": vocabulary.special_text(eos),
+            "tools": None,
+            "documents": None,
+        }
+        self._parts = False
+        self._parts = self._wants_parts()
+
+    @classmethod
+    def compile(cls, card: ModelCard, vocabulary: Vocabulary) -> ChatTemplate | None:
+        """None if the model has no chat template.  Raises TemplateFault."""
+        return None if card.chat_template is None else cls(card.chat_template, vocabulary)
+
+    def uses(self, name: str) -> bool:
+        """Whether the template reads a variable of this name."""
+        return name in self._names
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        now: datetime,
+        add_generation_prompt: bool = True,
+        extras: Mapping[str, Any] = {},
+    ) -> Rendered:
+        """`extras` the template does not read are ignored.  Raises ApiError 400 where the template
+        refuses the conversation, cannot render it within its bounds, or (without provenance) the
+        conversation holds the text of a special token."""
+        extras = {name: value for name, value in extras.items() if name in self._names}
+        for name, value in extras.items():
+            if isinstance(value, str) and self._vocabulary.mentions_special(value):
+                raise invalid(
+                    f"chat_template_kwargs.{name} contains a control token of this model.",
+                    param="chat_template_kwargs",
+                )
+        word = f"Lg{self._mint()}q"
+        values = {**extras, **self._fixed, "add_generation_prompt": add_generation_prompt}
+        sources, masked = self._mask(messages, word)
+        size = sum(len(message.content) for message in messages)
+        try:
+            outline = self._run(masked, values, size, now)
+        except TemplateRefusal as refusal:
+            said = _printable(re.sub(f"{_SENTINEL}?{word}\\d+q{_SENTINEL}?", "…", str(refusal)))
+            raise invalid(
+                f"The model's chat template refuses this conversation: {said or 'no reason given'}",
+                param="messages",
+                code="template_refused",
+            ) from refusal
+        except TemplateFault as fault:
+            raise _unrenderable() from fault
+        segments = _split(outline, word, sources)
+        rendered = Rendered(segments, provenance=True)
+        try:
+            actual = self._run(list(messages), values, size, now)
+        except (TemplateFault, TemplateRefusal) as fault:
+            raise _unrenderable() from fault
+        if rendered.text == actual:
+            return rendered
+        return self._without_provenance(actual, messages, segments)
+
+    def _without_provenance(
+        self, actual: str, messages: Sequence[ChatMessage], segments: Sequence[Segment]
+    ) -> Rendered:
+        """The whole as scaffold, if the special tokens in it are those of the scaffold alone."""
+        texts = [text for message in messages for text in (message.content, message.name or "")]
+        scaffold = [segment.text for segment in segments if segment.origin is Origin.SCAFFOLD]
+        # The template may also have made a control token out of innocent pieces: compare.
+        if any(map(self._vocabulary.mentions_special, texts)) or self._specials(
+            [actual]
+        ) != self._specials(scaffold):
+            raise invalid(
+                "This model's chat template rewrites what was written, so a control token of the "
+                "model cannot be told from one of the template. Remove control tokens such as "
+                "<|im_end|> from the messages.",
+                param="messages",
+                code="control_token",
+            )
+        return Rendered((Segment(actual, Origin.SCAFFOLD),), provenance=False)
+
+    def _specials(self, texts: Sequence[str]) -> list[int]:
+        forbidden = self._vocabulary.forbidden_ids
+        encode = self._vocabulary.encode_scaffold
+        return [token for text in texts for token in encode(text) if token in forbidden]
+
+    def _mask(
+        self, messages: Sequence[ChatMessage], word: str
+    ) -> tuple[list[Segment], list[ChatMessage]]:
+        """Each client string as a CONTENT segment, and the messages with numbered words instead.
+        An empty string stays: templates ask whether there is content."""
+        sources: list[Segment] = []
+
+        def mask(text: str, source: str) -> str:
+            if not text:
+                return text
+            sources.append(Segment(text, Origin.CONTENT, source))
+            return f"{_SENTINEL}{word}{len(sources) - 1}q{_SENTINEL}"
+
+        masked = [
+            ChatMessage(
+                message.role,
+                mask(message.content, f"messages[{place}].content"),
+                None if message.name is None else mask(message.name, f"messages[{place}].name"),
+            )
+            for place, message in enumerate(messages)
+        ]
+        return sources, masked
+
+    def _run(
+        self, messages: Sequence[ChatMessage], values: Mapping[str, Any], size: int, now: datetime
+    ) -> str:
+        plain = {"messages": [self._plain(message) for message in messages], **values}
+        with self._lock:
+            return self._environment.run(self._template, plain, input_chars=size, now=now)
+
+    def _plain(self, message: ChatMessage) -> dict[str, Any]:
+        role = message.role
+        if role == "developer" and not self._developer:
+            role = "system"
+        content: Any = message.content
+        if self._parts:
+            content = [{"type": "text", "text": message.content}]
+        plain = {"role": role, "content": content}
+        return plain if message.name is None else {**plain, "name": message.name}
+
+    def _wants_parts(self) -> bool:
+        """Try the template on the least conversation, with content as text or as a list of parts.
+        Raises TemplateFault if neither comes through."""
+        word = self._mint()
+        values = {**self._fixed, "add_generation_prompt": True}
+        seen: list[str] = []
+        for self._parts in (False, True):
+            try:
+                if word in self._run([ChatMessage("user", word)], values, 0, _LONG_AGO):
+                    return self._parts
+            except (TemplateFault, TemplateRefusal) as fault:
+                seen.append(str(fault))
+        raise TemplateFault(
+            "The model's chat template does not render a plain user message: "
+            + _printable(" / ".join(seen) or "the message is missing from its output")
+        )
+
+
+def _split(outline: str, word: str, sources: Sequence[Segment]) -> tuple[Segment, ...]:
+    """Cut an outline at its words.  A word without its sentinel on a side was trimmed there."""
+    segments: list[Segment] = []
+    end = 0
+    for found in re.finditer(f"({_SENTINEL}?){word}(\\d+)q({_SENTINEL}?)", outline):
+        segments.append(Segment(outline[end : found.start()], Origin.SCAFFOLD))
+        content = sources[int(found[2])]
+        text = content.text if found[1] else content.text.lstrip()
+        segments.append(
+            Segment(text if found[3] else text.rstrip(), Origin.CONTENT, content.source)
+        )
+        end = found.end()
+    segments.append(Segment(outline[end:], Origin.SCAFFOLD))
+    return tuple(segment for segment in segments if segment.text)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)[:300]
+
+
+def _unrenderable() -> ApiError:
+    return invalid(
+        "These messages cannot be rendered with the model's chat template. It may ask for another "
+        "order of roles: usually an optional system message first, then user and assistant in turn.",
+        param="messages",
+        code="template_failed",
+    )
