@@ -191,6 +191,7 @@ api_key = Table(
     _text("user"),
     _text("name"),
     _text("roles"),
+    _text("groups"),
     _maybe("service_class"),
     _text("limits"),
     _money("created_at_s"),
@@ -209,7 +210,7 @@ revocation = Table(
     _text("issuer", primary_key=True),
     _text("value", primary_key=True),
     _money("at_s"),
-    Column("until_s", BigInteger),
+    _money("until_s"),
     _text("actor"),
     _text("reason"),
 )

@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 
 from policies.budget import HOUR_S, Account, Span, window_at
+from policies.facts import Budget
 from policies.price import NANO_USD_MAX
 from tenants import schema
 from tenants.scopes import BudgetAccount
@@ -87,8 +88,13 @@ class Opened:
     span: Span
 
 
+def zone_of(budget: Budget) -> ZoneInfo:
+    """KeyError or ValueError where there is no such zone."""
+    return ZoneInfo(budget.zone)
+
+
 def span_at(budget: BudgetAccount, now_s: int) -> Span:
-    return window_at(budget.budget, now_s, ZoneInfo(budget.budget.zone))
+    return window_at(budget.budget, now_s, zone_of(budget.budget))
 
 
 def open_window(conn: Connection, budget: BudgetAccount, now_s: int) -> Opened:

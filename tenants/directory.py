@@ -1,0 +1,398 @@
+"""Who exists and what they may do now: configuration, and what operators changed while running.
+
+Reads are from memory and never wait.  A change is durable in SQL first, then visible here at once,
+then told to whoever subscribed, so that running streams can be ended.
+Refuses to know: how credentials are checked, what a decision is (access).
+Source: DESIGN.md, settled questions 7, 9 and 19; SECURITY.md P6.  Not loaded, it knows nothing and
+says so by raising: what cannot be known is not allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from policies.budget import window_at
+from policies.facts import Budget, Principal, Standing
+from policies.price import NANO_USD_MAX
+from policies.verdict import Deny
+from tenants import directory_rows as rows
+from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
+from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked
+from tenants.known import Known
+from tenants.scopes import SCOPES
+from tenants.store import Store
+from tenants.windows import zone_of
+
+__all__ = [
+    "BudgetTarget",
+    "Change",
+    "ChangeKind",
+    "Directory",
+    "DirectoryConfig",
+    "DirectoryFault",
+    "KeyRecord",
+    "PlanConfig",
+    "ProjectConfig",
+    "TenantConfig",
+]
+
+REVOCATION_KEPT_S = 400 * 86_400
+"""Where nobody knows when a token expires: longer than any token we accept ought to live."""
+EXPIRY_SLACK_S = 600
+"""Tokens are accepted a little after they expire; their revocations outlast that."""
+
+SUSPENDED = "tenant_suspended"
+
+
+class DirectoryFault(Exception):
+    """What was asked for cannot be done; says what was wrong and what there is."""
+
+
+class ChangeKind(StrEnum):
+    KEY_ADDED = "key_added"
+    KEY_ROTATED = "key_rotated"
+    KEY_REVOKED = "key_revoked"
+    TOKEN_REVOKED = "token_revoked"  # noqa: S105 — the name of a kind, no secret
+    SUBJECT_REVOKED = "subject_revoked"
+    TENANT_SUSPENDED = "tenant_suspended"
+    TENANT_RESUMED = "tenant_resumed"
+    BUDGET_SET = "budget_set"
+    CONFIGURED = "configured"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What just became visible.  After one, ask `is_revoked` of every running request."""
+
+    kind: ChangeKind
+    tenant: str
+    subject: str = ""
+
+
+class Directory:
+    """`clock_s` is wall time."""
+
+    def __init__(
+        self, config: DirectoryConfig, store: Store, *, clock_s: Callable[[], float]
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._clock_s = clock_s
+        self._kept: Known | None = None
+        self._listeners: list[Callable[[Change], None]] = []
+        self._changing: set[asyncio.Task[None]] = set()
+
+    async def load(self) -> None:
+        """Once at start, before anybody asks."""
+        now_s = self._now_s()
+        found = await self._store.write(lambda conn: rows.load(conn, now_s=now_s))
+        self._kept = Known(self._config, found)
+
+    # What is so now.
+
+    def standing(self, principal: Principal) -> Standing | Deny:
+        """What this principal may do, or NO_TENANT, TENANT_UNKNOWN, TENANT_SUSPENDED."""
+        return self._known.standing(principal)
+
+    def is_revoked(
+        self,
+        *,
+        key_id: str | None,
+        token_id: str | None,
+        issuer: str,
+        subject: str,
+        tenant: str | None,
+        issued_at_s: int | None,
+    ) -> str | None:
+        """None where the credential stands, else a word for what was withdrawn, the credential
+        before its tenant (`tenant_suspended`).  A credential of unknown age counts as old."""
+        return self._known.is_revoked(
+            key_id=key_id,
+            token_id=token_id,
+            issuer=issuer,
+            subject=subject,
+            tenant=tenant,
+            issued_at_s=issued_at_s,
+            now_s=self._now_s(),
+        )
+
+    async def find(self, digest: bytes) -> KeyRecord | None:
+        """The key of exactly this digest, revoked or not.  From memory; async, since a directory of
+        many processes will have to ask."""
+        key_id = self._known.by_digest.get(digest)
+        return None if key_id is None else self._known.keys[key_id]
+
+    def key(self, key_id: str) -> KeyRecord | None:
+        return self._known.keys.get(key_id)
+
+    def list_keys(self, tenant: str) -> tuple[KeyRecord, ...]:
+        """Oldest first, revoked ones included."""
+        mine = (key for key in self._known.keys.values() if key.tenant == tenant)
+        return tuple(sorted(mine, key=lambda key: (key.created_at_s, key.id)))
+
+    def tenants(self) -> dict[str, bool]:
+        """Every configured tenant, and whether it is suspended."""
+        return {name: name in self._known.suspended for name in sorted(self._known.config.tenants)}
+
+    def budget_overrides(self, tenant: str) -> dict[BudgetTarget, Budget]:
+        return {of: budget for of, budget in self._known.budgets.items() if of.tenant == tenant}
+
+    # What operators change.  `actor` and `reason` are kept for good.
+
+    async def add_key(self, key: KeyRecord, *, actor: str, reason: str = "") -> None:
+        self._tenant(key.tenant)
+        if key.id in self._known.keys or key.digest in self._known.by_digest:
+            raise DirectoryFault(f"key {key.id} exists already; mint another")
+        change = Change(ChangeKind.KEY_ADDED, key.tenant, key.id)
+        await self._change(
+            lambda conn: rows.add_key(conn, key),
+            lambda: self._known.see_key(key),
+            change,
+            actor,
+            reason,
+        )
+
+    async def rotate_key(
+        self,
+        key_id: str,
+        *,
+        new_id: str,
+        new_digest: bytes,
+        grace_s: int = 0,
+        actor: str,
+        reason: str = "",
+    ) -> KeyRecord:
+        """A new secret for the same rights and as long a life; the old one ends after `grace_s`."""
+        old = self._key(key_id)
+        now_s = self._now_s()
+        if old.revoked or (old.expires_at_s is not None and old.expires_at_s <= now_s):
+            raise DirectoryFault(f"key {key_id} has ended; create a new one instead")
+        if new_id in self._known.keys or new_digest in self._known.by_digest:
+            raise DirectoryFault(f"key {new_id} exists already; mint another")
+        life_s = None if old.expires_at_s is None else old.expires_at_s - old.created_at_s
+        new = replace(
+            old,
+            id=new_id,
+            digest=new_digest,
+            created_at_s=now_s,
+            expires_at_s=None if life_s is None else now_s + life_s,
+            replaced_by=None,
+        )
+        ends_s = now_s + max(0, grace_s)
+        if old.expires_at_s is not None:
+            ends_s = min(ends_s, old.expires_at_s)
+        ending = replace(old, expires_at_s=ends_s, replaced_by=new_id)
+
+        def op(conn: Connection) -> None:
+            rows.add_key(conn, new)
+            rows.put_key(conn, ending)
+
+        def see() -> None:
+            self._known.see_key(new)
+            self._known.see_key(ending)
+
+        change = Change(ChangeKind.KEY_ROTATED, old.tenant, key_id)
+        await self._change(op, see, change, actor, reason, detail=new_id)
+        return new
+
+    async def revoke_key(self, key_id: str, *, actor: str, reason: str = "") -> None:
+        """For good.  A key that is revoked already stays as it is."""
+        key = self._key(key_id)
+        if key.revoked:
+            return
+        gone = replace(key, revoked_at_s=self._now_s())
+        change = Change(ChangeKind.KEY_REVOKED, key.tenant, key_id)
+        await self._change(
+            lambda conn: rows.put_key(conn, gone),
+            lambda: self._known.see_key(gone),
+            change,
+            actor,
+            reason,
+        )
+
+    async def revoke_token(
+        self,
+        token_id: str,
+        *,
+        issuer: str = "",
+        tenant: str = "",
+        expires_at_s: int | None = None,
+        actor: str,
+        reason: str = "",
+    ) -> None:
+        """One token by its `jti`.  Without an issuer or tenant: whoever's it is."""
+        now_s = self._now_s()
+        until_s = now_s + REVOCATION_KEPT_S
+        if expires_at_s is not None:
+            until_s = min(until_s, expires_at_s + EXPIRY_SLACK_S)
+        revoked = Revoked(RevocationKind.TOKEN, tenant, issuer, token_id, now_s, until_s)
+        await self._revoke(revoked, ChangeKind.TOKEN_REVOKED, actor, reason)
+
+    async def revoke_subject(
+        self, *, tenant: str, issuer: str, subject: str, actor: str, reason: str = ""
+    ) -> None:
+        """Every token of a person that was issued up to this second."""
+        now_s = self._now_s()
+        until_s = now_s + REVOCATION_KEPT_S
+        revoked = Revoked(RevocationKind.SUBJECT, tenant, issuer, subject, now_s, until_s)
+        await self._revoke(revoked, ChangeKind.SUBJECT_REVOKED, actor, reason)
+
+    async def suspend(self, tenant: str, *, actor: str, reason: str = "") -> None:
+        self._tenant(tenant)
+        now_s = self._now_s()
+        await self._change(
+            lambda conn: rows.suspend(conn, tenant, at_s=now_s, actor=actor, reason=reason),
+            lambda: self._known.suspended.add(tenant),
+            Change(ChangeKind.TENANT_SUSPENDED, tenant, tenant),
+            actor,
+            reason,
+        )
+
+    async def resume(self, tenant: str, *, actor: str, reason: str = "") -> None:
+        self._tenant(tenant)
+        await self._change(
+            lambda conn: rows.resume(conn, tenant),
+            lambda: self._known.suspended.discard(tenant),
+            Change(ChangeKind.TENANT_RESUMED, tenant, tenant),
+            actor,
+            reason,
+        )
+
+    async def set_budget(
+        self, target: BudgetTarget, budget: Budget | None, *, actor: str, reason: str
+    ) -> None:
+        """In place of what configuration says; None: as configured again."""
+        self._tenant(target.tenant)
+        _check_budget(target, budget)
+
+        def see() -> None:
+            self._known.budgets.pop(target, None)
+            if budget is not None:
+                self._known.budgets[target] = budget
+
+        change = Change(ChangeKind.BUDGET_SET, target.tenant, f"{target.scope}:{target.name}")
+        await self._change(
+            lambda conn: rows.set_budget(conn, target, budget),
+            see,
+            change,
+            actor,
+            reason,
+            detail=repr(budget),
+        )
+
+    def configure(self, config: DirectoryConfig) -> None:
+        """A reloaded configuration takes effect at once; what operators set stays on top."""
+        self._known.config = config
+        self._publish(Change(ChangeKind.CONFIGURED, ""))
+
+    def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Called on the event loop after each change; returns how to stop."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # How.
+
+    async def _revoke(self, revoked: Revoked, kind: ChangeKind, actor: str, reason: str) -> None:
+        await self._change(
+            lambda conn: rows.revoke(conn, revoked, actor=actor, reason=reason),
+            lambda: self._known.see_revoked(revoked),
+            Change(kind, revoked.tenant, revoked.value),
+            actor,
+            reason,
+        )
+
+    async def _change(
+        self,
+        op: Callable[[Connection], None],
+        see: Callable[[], object],
+        change: Change,
+        actor: str,
+        reason: str,
+        detail: str = "",
+    ) -> None:
+        """Durable, visible, told, in this order, and all three even if the caller goes away."""
+        assert self._known  # raises where it is not loaded, before anything is written
+        at_s = self._now_s()
+
+        def write(conn: Connection) -> None:
+            op(conn)
+            rows.note(
+                conn,
+                at_s=at_s,
+                tenant=change.tenant,
+                kind=change.kind.value,
+                subject=change.subject,
+                detail=detail,
+                actor=actor,
+                reason=reason,
+            )
+
+        async def run() -> None:
+            try:
+                await self._store.write(write)
+            except IntegrityError as why:
+                raise DirectoryFault(f"{change.subject} exists already") from why
+            see()
+            self._publish(change)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+        await asyncio.shield(task)
+
+    def _publish(self, change: Change) -> None:
+        """Everybody hears of it, also when one of them fails."""
+        failed: list[Exception] = []
+        for listener in tuple(self._listeners):
+            try:
+                listener(change)
+            except Exception as why:  # noqa: BLE001 — raised below, after the others have heard
+                failed.append(why)
+        if failed:
+            raise ExceptionGroup(f"listeners failed on {change.kind}", failed)
+
+    def _now_s(self) -> int:
+        return int(self._clock_s())
+
+    @property
+    def _known(self) -> Known:
+        if self._kept is None:
+            raise RuntimeError("the directory is not loaded; await load() before serving")
+        return self._kept
+
+    def _key(self, key_id: str) -> KeyRecord:
+        key = self._known.keys.get(key_id)
+        if key is None:
+            raise DirectoryFault(f"there is no key {key_id!r}; list the tenant's keys")
+        return key
+
+    def _tenant(self, tenant: str) -> None:
+        if tenant not in self._known.config.tenants:
+            known = ", ".join(sorted(self._known.config.tenants))
+            raise DirectoryFault(f"there is no tenant {tenant!r}; there are {known}")
+
+
+def _check_budget(target: BudgetTarget, budget: Budget | None) -> None:
+    if target.scope not in SCOPES:
+        raise DirectoryFault(f"no scope is named {target.scope!r}; there are {', '.join(SCOPES)}")
+    if (target.scope == "tenant") == bool(target.name):
+        raise DirectoryFault("a budget names its project, user or key; a tenant's names none")
+    if target.issuer and target.scope != "user":
+        raise DirectoryFault("only a user's budget names an issuer")
+    if budget is None:
+        return
+    if not 0 <= budget.limit_nano_usd < NANO_USD_MAX:
+        raise DirectoryFault(f"a budget is within 0 and {NANO_USD_MAX} nano-USD")
+    try:
+        window_at(budget, 0, zone_of(budget))
+    except (ValueError, KeyError, OSError) as why:
+        raise DirectoryFault(
+            f"window {budget.window!r} in zone {budget.zone!r} cannot be counted; expected "
+            "calendar_month, calendar_week, calendar_day, rolling_24h or total, and an IANA zone"
+        ) from why

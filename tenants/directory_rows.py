@@ -1,0 +1,201 @@
+"""The directory's rows: keys, revocations, suspensions, budgets set by operators, and who did what.
+
+Plain functions over a `Connection`.  Refuses to know: configuration, what is visible when (directory).
+A key's row holds the keyed digest of its secret and never the secret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, delete, insert, select, update
+
+from policies.facts import Budget, Limits
+from tenants import schema
+
+
+class RevocationKind(StrEnum):
+    TOKEN = "token"  # noqa: S105 — the name of a kind, no secret
+    SUBJECT = "subject"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRecord:
+    """One API key as it is kept.  `digest` is the keyed hash that it is found by."""
+
+    id: str
+    digest: bytes = field(repr=False)
+    tenant: str
+    user: str
+    project: str | None = None
+    name: str = ""
+    roles: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    service_class: str | None = None
+    limits: Limits | None = None
+    created_at_s: int = 0
+    expires_at_s: int | None = None
+    revoked_at_s: int | None = None
+    replaced_by: str | None = None
+
+    @property
+    def revoked(self) -> bool:
+        return self.revoked_at_s is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """A token id (until it would have expired anyway), or a subject's tokens issued up to `at_s`."""
+
+    kind: RevocationKind
+    tenant: str
+    issuer: str
+    value: str
+    at_s: int
+    until_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetTarget:
+    """Whose budget.  `name` is the project, the user or the key id, empty for the tenant itself;
+    `issuer` may be empty for a user: then it holds for that name at every issuer, each alone."""
+
+    tenant: str
+    scope: str = "tenant"
+    name: str = ""
+    issuer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that is kept, as it is read at start."""
+
+    keys: tuple[KeyRecord, ...]
+    revoked: tuple[Revoked, ...]
+    suspended: frozenset[str]
+    budgets: dict[BudgetTarget, Budget]
+
+
+def load(conn: Connection, *, now_s: int) -> Snapshot:
+    prune(conn, now_s=now_s)
+    revocation, suspension = schema.revocation, schema.suspension
+    return Snapshot(
+        keys=tuple(_key(row) for row in conn.execute(select(schema.api_key)).mappings()),
+        revoked=tuple(
+            Revoked(
+                RevocationKind(row["kind"]),
+                row["tenant"],
+                row["issuer"],
+                row["value"],
+                row["at_s"],
+                row["until_s"],
+            )
+            for row in conn.execute(select(revocation)).mappings()
+        ),
+        suspended=frozenset(conn.execute(select(suspension.c.tenant)).scalars()),
+        budgets={
+            BudgetTarget(
+                row["tenant"], row["scope"], row["name"], row["issuer"]
+            ): msgspec.json.decode(row["budget"], type=Budget)
+            for row in conn.execute(select(schema.budget_override)).mappings()
+        },
+    )
+
+
+def prune(conn: Connection, *, now_s: int) -> None:
+    """Forget revocations of what has expired by itself."""
+    conn.execute(delete(schema.revocation).where(schema.revocation.c.until_s <= now_s))
+
+
+def add_key(conn: Connection, key: KeyRecord) -> None:
+    conn.execute(insert(schema.api_key), _key_row(key))
+
+
+def put_key(conn: Connection, key: KeyRecord) -> None:
+    table = schema.api_key
+    row = _key_row(key)
+    conn.execute(update(table).where(table.c.id == key.id).values(row))
+
+
+def revoke(conn: Connection, revoked: Revoked, *, actor: str, reason: str) -> None:
+    """A later revocation of the same replaces an earlier one."""
+    table = schema.revocation
+    same = {
+        "kind": revoked.kind.value,
+        "tenant": revoked.tenant,
+        "issuer": revoked.issuer,
+        "value": revoked.value,
+    }
+    conn.execute(delete(table).filter_by(**same))
+    conn.execute(
+        insert(table).values(
+            **same, at_s=revoked.at_s, until_s=revoked.until_s, actor=actor, reason=reason
+        )
+    )
+    prune(conn, now_s=revoked.at_s)
+
+
+def suspend(conn: Connection, tenant: str, *, at_s: int, actor: str, reason: str) -> None:
+    table = schema.suspension
+    if conn.execute(select(table).where(table.c.tenant == tenant)).first() is None:
+        conn.execute(insert(table).values(tenant=tenant, at_s=at_s, actor=actor, reason=reason))
+
+
+def resume(conn: Connection, tenant: str) -> None:
+    conn.execute(delete(schema.suspension).where(schema.suspension.c.tenant == tenant))
+
+
+def set_budget(conn: Connection, target: BudgetTarget, budget: Budget | None) -> None:
+    table = schema.budget_override
+    same = {
+        "tenant": target.tenant,
+        "scope": target.scope,
+        "issuer": target.issuer,
+        "name": target.name,
+    }
+    conn.execute(delete(table).filter_by(**same))
+    if budget is not None:
+        conn.execute(insert(table).values(**same, budget=msgspec.json.encode(budget).decode()))
+
+
+def note(
+    conn: Connection,
+    *,
+    at_s: int,
+    tenant: str,
+    kind: str,
+    subject: str,
+    detail: str,
+    actor: str,
+    reason: str,
+) -> None:
+    """Who changed what, when and why: only ever appended."""
+    conn.execute(
+        insert(schema.change).values(
+            at_s=at_s,
+            tenant=tenant,
+            kind=kind,
+            subject=subject,
+            detail=detail,
+            actor=actor,
+            reason=reason,
+        )
+    )
+
+
+def _key_row(key: KeyRecord) -> dict[str, Any]:
+    row = {name: getattr(key, name) for name in KeyRecord.__dataclass_fields__}
+    for name in ("roles", "groups", "limits"):
+        row[name] = msgspec.json.encode(row[name]).decode()
+    return row
+
+
+def _key(row: Any) -> KeyRecord:
+    plain = {name: row[name] for name in KeyRecord.__dataclass_fields__}
+    for name in ("roles", "groups"):
+        plain[name] = msgspec.json.decode(plain[name], type=tuple[str, ...])
+    plain["limits"] = msgspec.json.decode(plain["limits"], type=Limits | None)
+    return KeyRecord(**plain)

@@ -1,0 +1,122 @@
+"""What the directory knows, in memory: the configuration and everything that was set on top.
+
+Refuses to know: SQL, event loops, who is told.  Source: DESIGN.md, settled question 19; SECURITY.md P6.
+"""
+
+from __future__ import annotations
+
+from policies.facts import Budget, CredentialKind, Limits, Principal, Standing
+from policies.verdict import Deny, Reason
+from tenants.config import NO_LIMITS, DirectoryConfig, PlanConfig, TenantConfig
+from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked, Snapshot
+
+SUSPENDED = "tenant_suspended"
+
+
+class Known:
+    """Reads never wait.  Written only by `Directory`, on its event loop."""
+
+    def __init__(self, config: DirectoryConfig, kept: Snapshot) -> None:
+        self.config = config
+        self.keys: dict[str, KeyRecord] = {}
+        self.by_digest: dict[bytes, str] = {}
+        self.revoked: dict[tuple[RevocationKind, str, str, str], Revoked] = {}
+        self.suspended = set(kept.suspended)
+        self.budgets = dict(kept.budgets)
+        for key in kept.keys:
+            self.see_key(key)
+        for revoked in kept.revoked:
+            self.see_revoked(revoked)
+
+    def standing(self, principal: Principal) -> Standing | Deny:
+        """What this principal may do, or NO_TENANT, TENANT_UNKNOWN, TENANT_SUSPENDED."""
+        if not principal.tenant:
+            return Deny(Reason.NO_TENANT)
+        tenant = self.config.tenants.get(principal.tenant)
+        if tenant is None:
+            return Deny(Reason.TENANT_UNKNOWN)
+        if principal.tenant in self.suspended:
+            return Deny(Reason.TENANT_SUSPENDED)
+        plan = self.config.plans[tenant.plan]
+        return Standing(
+            tenant=principal.tenant,
+            suspended=False,
+            models=frozenset(plan.models),
+            classes=plan.classes,
+            weight=plan.weight,
+            limits=self._limits(principal, tenant, plan),
+            budgets=self._budgets_of(principal, tenant, plan),
+        )
+
+    def is_revoked(
+        self,
+        *,
+        key_id: str | None,
+        token_id: str | None,
+        issuer: str,
+        subject: str,
+        tenant: str | None,
+        issued_at_s: int | None,
+        now_s: int,
+    ) -> str | None:
+        """None where the credential stands, else a word for what was withdrawn, the credential
+        before its tenant (`tenant_suspended`).  A credential of unknown age counts as old."""
+        within = tenant or ""
+        if key_id is not None:
+            key = self.keys.get(key_id)
+            if key is None or key.revoked:
+                return "key_revoked"
+            if key.expires_at_s is not None and key.expires_at_s <= now_s:
+                return "key_expired"
+            issued_at_s = key.created_at_s if issued_at_s is None else issued_at_s
+        if token_id is not None and any(
+            (RevocationKind.TOKEN, where, by, token_id) in self.revoked
+            for where in {within, ""}
+            for by in {issuer, ""}
+        ):
+            return "token_revoked"
+        person = self.revoked.get((RevocationKind.SUBJECT, within, issuer, subject))
+        if person is not None and (issued_at_s is None or issued_at_s <= person.at_s):
+            return "subject_revoked"
+        return SUSPENDED if within in self.suspended else None
+
+    def see_key(self, key: KeyRecord) -> None:
+        self.keys[key.id] = key
+        self.by_digest[key.digest] = key.id
+
+    def see_revoked(self, revoked: Revoked) -> None:
+        for place, known in tuple(self.revoked.items()):
+            if known.until_s <= revoked.at_s:
+                del self.revoked[place]
+        self.revoked[revoked.kind, revoked.tenant, revoked.issuer, revoked.value] = revoked
+
+    def _limits(
+        self, principal: Principal, tenant: TenantConfig, plan: PlanConfig
+    ) -> dict[str, Limits]:
+        limits = {"user": plan.user_limits, "tenant": plan.limits}
+        project = tenant.projects.get(principal.project or "")
+        if project is not None:
+            limits["project"] = project.limits
+        if principal.credential.kind is CredentialKind.KEY:
+            key = self.keys.get(principal.credential.id or "")
+            limits["key"] = (key.limits if key else None) or plan.key_limits
+        return {scope: limit for scope, limit in limits.items() if limit != NO_LIMITS}
+
+    def _budgets_of(
+        self, principal: Principal, tenant: TenantConfig, plan: PlanConfig
+    ) -> dict[str, Budget]:
+        name = principal.tenant or ""
+        project = tenant.projects.get(principal.project or "")
+        found = {
+            "tenant": self.budgets.get(BudgetTarget(name)) or plan.budget,
+            "user": self.budgets.get(BudgetTarget(name, "user", principal.user, principal.issuer))
+            or self.budgets.get(BudgetTarget(name, "user", principal.user)),
+        }
+        if principal.project:
+            own = self.budgets.get(BudgetTarget(name, "project", principal.project))
+            found["project"] = own or (project.budget if project else None)
+        if principal.credential.kind is CredentialKind.KEY:
+            found["key"] = self.budgets.get(
+                BudgetTarget(name, "key", principal.credential.id or "")
+            )
+        return {scope: budget for scope, budget in found.items() if budget is not None}
