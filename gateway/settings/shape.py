@@ -75,6 +75,13 @@ class Algorithm(StrEnum):
     PS512 = "PS512"
 
 
+class TokenType(StrEnum):
+    """RFC 9068 §2.1.  An ID token is no access token."""
+
+    AT_JWT = "at+jwt"
+    APPLICATION_AT_JWT = "application/at+jwt"
+
+
 class Listen(Part, frozen=True, kw_only=True):
     public: Address = Address("127.0.0.1", 8080)
     admin: Address = Address("127.0.0.1", 8081)
@@ -131,7 +138,7 @@ class Issuer(Part, frozen=True, kw_only=True):
     issuer: IssuerName
     audience: Text
     algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1, max_length=16)]
-    typ: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=16)] = ("at+jwt",)
+    typ: Annotated[tuple[TokenType, ...], Meta(min_length=1, max_length=16)] = (TokenType.AT_JWT,)
     jwks: KeySource
     max_stale_s: Annotated[int, Meta(ge=60, le=86_400)] = 3600
     leeway_s: Annotated[int, Meta(ge=0, le=300)] = 30

@@ -12,7 +12,9 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
-OUR_ISSUERS = "lockgate:"  # of keys and of development tokens
+from security.dev_issuer import is_dev_issuer
+
+OUR_ISSUERS = "lockgate:"  # what keys are issued by
 NANO_PER_USD = 1_000_000_000
 USD_MAX = 9_000_000_000  # in nano-USD still inside SQL's BIGINT
 _USD = re.compile(r"([0-9]{1,10})(?:\.([0-9]{1,9}))?", re.ASCII)
@@ -124,10 +126,10 @@ class IssuerName(str):
 
     @classmethod
     def parse(cls, text: str) -> IssuerName:
-        if text.startswith(OUR_ISSUERS):
+        if text.startswith(OUR_ISSUERS) or is_dev_issuer(text):
             raise ValueError(
-                "Expected your identity provider's issuer, as in the `iss` of its tokens; "
-                f"{OUR_ISSUERS}… is Lockgate's own and is for development only"
+                "Expected your identity provider's issuer, as in the `iss` of its tokens; this one "
+                "is Lockgate's own and its tokens are for development only"
             )
         if len(text) > 1024:
             raise ValueError("Expected at most 1,024 characters")

@@ -15,8 +15,10 @@ from gateway.settings.decode import decode
 from gateway.settings.facts import budget, limits, price
 from gateway.settings.load import CONFIG_BYTES_MAX, parse, with_state_dir
 from gateway.settings.rules import CHECKS
-from gateway.settings.shape import File, Settings
+from gateway.settings.shape import Algorithm, File, Settings
 from policies import facts
+from security import dev_issuer
+from security.jwks import ALGORITHMS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "deploy" / "lockgate.example.toml"
@@ -123,7 +125,10 @@ WRONG = [
     Case('["ES256", "EdDSA", "RS256"]', "[]", "issuers[0].algorithms", "length >= 1"),
     Case('["ES256", "EdDSA", "RS256"]', '["HS256"]', "issuers[0].algorithms[0]", "ES256"),
     Case('["ES256", "EdDSA", "RS256"]', '["none"]', "issuers[0].algorithms[0]", "ES256"),
-    Case('"https://idp.example.com/" ', '"lockgate:development"', "issuers[0].issuer", "own"),
+    Case('"https://idp.example.com/" ', '"lockgate:keys"', "issuers[0].issuer", "own"),
+    Case('"https://idp.example.com/" ', f'"{dev_issuer.ISSUER}"', "issuers[0].issuer", "own"),
+    Case('["at+jwt"]', '["JWT"]', "issuers[0].typ[0]", "at+jwt"),
+    Case("leeway_s   = 30", "leeway_s = 301", "issuers[0].leeway_s", "<= 300"),
     Case('jwks       = "https', 'jwks = "http', "issuers[0].jwks", "https://"),
     Case("reserved = 0.2", "reserved = 0.8", "classes", "at most 0.7"),
     Case("floor   = 0.05", "floor = 0.9", "classes", "floors come to 1.1"),
@@ -172,6 +177,10 @@ def test_a_fault_hides_no_other_in_its_table_and_causes_none_elsewhere() -> None
     )
     found = [fault.path for fault in faults_of(text)]
     assert found == ["listen.wrokers", "listen.workers", "models[0].path"]
+
+
+def test_the_algorithms_are_those_that_tokens_are_verified_with() -> None:
+    assert {item.value for item in Algorithm} == set(ALGORITHMS)
 
 
 def test_duplicates_are_refused() -> None:

@@ -1,0 +1,52 @@
+"""The tree of commands.  Each file beside this one holds a family of them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Annotated
+
+import typer
+
+from gateway.cli import accounts, audit, chat, check, credentials, doctor, explain, serve
+from gateway.cli.show import say
+
+app = typer.Typer(
+    name="lockgate",
+    help="A gateway for language models: who may ask, on whose budget.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"lockgate {importlib.metadata.version('lockgate')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+    ] = False,
+) -> None:
+    """A gateway for language models: who may ask, on whose budget."""
+
+
+app.command("serve")(serve.serve)
+app.command("run")(chat.run)
+app.command("check")(check.check)
+app.command("explain")(explain.explain)
+app.command("doctor")(doctor.doctor)
+for name, group, says in (
+    ("token", credentials.tokens, "Tokens of people: mint in development, revoke anywhere."),
+    ("key", credentials.keys, "API keys of services."),
+    ("tenant", accounts.tenants, "Tenants: list, suspend, resume."),
+    ("budget", accounts.budgets, "Budgets: set, show."),
+    ("usage", accounts.usage, "What was used and what it cost."),
+    ("audit", audit.audit, "The audit log."),
+):
+    app.add_typer(group, name=name, help=says, no_args_is_help=True)

@@ -1,0 +1,142 @@
+"""`lockgate check`: is the configuration right, and what may this principal do."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from gateway.cli.client import connect
+from gateway.cli.options import VAR, AdminUrl, Json, StateDir, Token
+from gateway.cli.serve import Config
+from gateway.cli.show import Refusal, document, pairs, say
+from gateway.settings import Settings, SettingsError, load
+from gateway.settings.shape import Budget
+
+
+def check(
+    config: Config = None,
+    tenant: Annotated[str | None, typer.Option(help="Whose standing to show.")] = None,
+    user: Annotated[str | None, typer.Option(help="A user of the tenant.")] = None,
+    project: Annotated[str | None, typer.Option(help="A project of the tenant.")] = None,
+    state_dir: StateDir = VAR,
+    admin_url: AdminUrl = None,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Check a configuration file, or show what a tenant's user may do on the running server.
+
+    With --config nothing runs and no server is asked; with --tenant and no --config the running
+    server answers.
+    """
+    if (user or project) and not tenant:
+        raise Refusal("--user and --project belong to a tenant. Give --tenant.")
+    if config is not None:
+        try:
+            settings = load(config, os.environ, now_s=int(time.time()))
+        except SettingsError as error:
+            if as_json:
+                document({"ok": False, "faults": [_fault(fault) for fault in error.faults]})
+                raise typer.Exit(1) from None
+            raise Refusal(str(error)) from None
+        _show(config, settings, tenant, project, as_json=as_json)
+        return
+    if tenant is None:
+        raise Refusal("Nothing to check. Give --config FILE, or --tenant and --user.", exit_code=2)
+    server = connect(admin_url, token, state_dir)
+    standing = server.get("/v1/admin/check", {"tenant": tenant, "user": user, "project": project})
+    if as_json:
+        document(standing)
+    else:
+        pairs(flat(standing))
+
+
+def _show(
+    config: Path, settings: Settings, tenant: str | None, project: str | None, *, as_json: bool
+) -> None:
+    standing = None if tenant is None else from_file(settings, tenant, project)
+    if as_json:
+        document({"ok": True, "notices": settings.notices, "standing": standing})
+        return
+    say(f"{config} is right.")
+    pairs(
+        {
+            "public": str(settings.listen.public),
+            "admin": str(settings.listen.admin),
+            "models": [f"{item.name} ({item.numerics}, {item.device})" for item in settings.models],
+            "issuers": [str(item.issuer) for item in settings.issuers],
+            "tenants": [f"{name} ({item.plan})" for name, item in settings.tenants.items()],
+        }
+    )
+    for sentence in settings.notices:
+        say(f"note: {sentence}")
+    if standing is not None:
+        say("")
+        pairs(flat(standing))
+
+
+def from_file(settings: Settings, tenant: str, project: str | None) -> dict[str, Any]:
+    """What the file alone grants; keys, suspensions and later budgets are known to the server only."""
+    found = settings.tenants.get(tenant)
+    if found is None:
+        names = ", ".join(sorted(settings.tenants)) or "none"
+        raise Refusal(f"There is no tenant {tenant!r} in the file. It has: {names}.")
+    plan = settings.plans[found.plan]
+    budgets = {"tenant": _budget(plan.budget)}
+    if project is not None:
+        if project not in found.projects:
+            names = ", ".join(sorted(found.projects)) or "none"
+            raise Refusal(
+                f"Tenant {tenant} has no project {project!r} in the file. It has: {names}."
+            )
+        budgets["project"] = _budget(found.projects[project].budget)
+    return {
+        "tenant": tenant,
+        "plan": found.plan,
+        "models": plan.models,
+        "classes": plan.classes,
+        "limits": {
+            "tenant": _given(msgspec.to_builtins(plan.limits)),
+            "user": _given(msgspec.to_builtins(plan.user_limits)),
+        },
+        "budgets": budgets,
+    }
+
+
+def _budget(budget: Budget | None) -> dict[str, Any] | None:
+    if budget is None:
+        return None
+    return {
+        "usd": str(budget.usd),
+        "window": budget.window.value,
+        "zone": str(budget.zone),
+        "hard": budget.hard,
+    }
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as lines: `limits user rpm`."""
+    lines: dict[str, Any] = {}
+    for name, item in value.items():
+        if isinstance(item, dict) and item:
+            lines |= flat(item, f"{prefix}{name} ")
+        else:
+            lines[f"{prefix}{name}"] = item
+    return lines
+
+
+def _fault(fault: Any) -> dict[str, str]:
+    return {
+        "path": fault.path,
+        "wrong": fault.wrong,
+        "expected": fault.expected,
+        "fix": fault.fix,
+    }

@@ -1,0 +1,326 @@
+"""The commands, each against a fake admin listener that speaks the real wire format."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import jwt
+import msgspec
+import pytest
+
+from gateway.cli import client, main
+from gateway.cli.diagnosis import RELEASED_S
+from gateway.cli.explain import bars
+from gateway.settings import Settings
+from security.dev_issuer import open_dev_issuer
+
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "lockgate.example.toml"
+
+
+@dataclass
+class Fake:
+    """Answers by method and path; keeps what was asked."""
+
+    answers: dict[str, Any] = field(default_factory=dict)
+    asked: list[tuple[str, Any]] = field(default_factory=list)
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        name = f"{request.method} {request.url.raw_path.decode()}"
+        body = msgspec.json.decode(request.content) if request.content else None
+        self.asked.append((name, body))
+        if name not in self.answers:
+            return httpx2.Response(404, json={"title": "Not found", "detail": f"no {name}"})
+        answer = self.answers[name]
+        if isinstance(answer, httpx2.Response):
+            return answer
+        return httpx2.Response(200, json=answer)
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fake:
+    fake = Fake()
+    known = client.Known("http://pub", "http://adm", {"operator": "op", "acme/alice": "al"})
+    (tmp_path / "dev.json").write_bytes(msgspec.json.encode(known))
+    monkeypatch.setattr(
+        client.Server,
+        "open",
+        lambda self, *_: httpx2.Client(
+            base_url=self.url,
+            transport=httpx2.MockTransport(fake),
+            headers={"authorization": f"Bearer {self.token}"},
+        ),
+    )
+    for name in ("LOCKGATE_CONFIG", "LOCKGATE_TOKEN", "LOCKGATE_ADMIN_URL", "LOCKGATE_MODELS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOCKGATE_STATE_DIR", str(tmp_path))
+    return fake
+
+
+def lockgate(*words: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    return int(stop.value.code or 0)
+
+
+def test_a_key_is_created_and_its_secret_printed_first(
+    admin: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.answers["POST /v1/admin/keys"] = {"id": "key_1", "secret": "lg_sk", "tenant": "acme"}
+    words = ("key", "create", "--tenant", "acme", "--user", "ci", "--role", "finance")
+    assert lockgate(*words) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "lg_sk"
+    assert "key_1" in out
+    body = {"tenant": "acme", "user": "ci", "roles": ["finance"]}
+    assert admin.asked == [("POST /v1/admin/keys", body)]
+    assert lockgate(*words, "--json") == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["secret"] == "lg_sk"
+
+
+def test_a_key_expires_when_told(admin: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin.answers["POST /v1/admin/keys"] = {"id": "k", "secret": "s"}
+    monkeypatch.setattr("gateway.cli.credentials.time.time", lambda: 1_000.5)
+    assert lockgate("key", "create", "--tenant", "a", "--user", "b", "--expires-in", "2d") == 0
+    assert admin.asked[0][1]["expires_at"] == 1_000 + 172_800
+    assert lockgate("key", "create", "--tenant", "a", "--user", "b", "--expires-in", "soon") == 2
+    assert lockgate("key", "create", "--tenant", "a", "--user", "b", "--role", "operator") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "body"),
+    (
+        ("key rotate key/1", "POST /v1/admin/keys/key%2F1/rotate", {}),
+        ("key revoke key_1 --reason x", "POST /v1/admin/keys/key_1/revoke", {"reason": "x"}),
+        ("key revoke key_1", "POST /v1/admin/keys/key_1/revoke", {}),
+        ("key list --tenant acme", "GET /v1/admin/keys?tenant=acme", None),
+        ("token revoke --token-id j1", "POST /v1/admin/tokens/revoke", {"token_id": "j1"}),
+        (
+            "token revoke --subject alice --issuer https://i/",
+            "POST /v1/admin/tokens/revoke",
+            {"subject": "alice", "issuer": "https://i/"},
+        ),
+        ("tenant list", "GET /v1/admin/tenants", None),
+        ("tenant suspend a --reason r", "POST /v1/admin/tenants/a/suspend", {"reason": "r"}),
+        ("tenant resume a --reason r", "POST /v1/admin/tenants/a/resume", {"reason": "r"}),
+        ("budget show --tenant acme", "GET /v1/admin/budgets?tenant=acme", None),
+        (
+            "budget set --tenant acme --user al --usd 5 --reason r --window rolling_24h --soft",
+            "POST /v1/admin/budgets",
+            {
+                "tenant": "acme", "scope": "user", "id": "al", "usd": "5.00",
+                "window": "rolling_24h", "zone": "UTC", "hard": False, "reason": "r",
+            },
+        ),
+        (
+            "budget set --tenant acme --usd 0.000000001 --reason r",
+            "POST /v1/admin/budgets",
+            {
+                "tenant": "acme", "scope": "tenant", "id": "acme", "usd": "0.000000001",
+                "window": "calendar_month", "zone": "UTC", "hard": True, "reason": "r",
+            },
+        ),
+        ("usage report --by tenant --from 2026-11-01",
+         "GET /v1/admin/usage?by=tenant&from=2026-11-01", None),
+        ("check --tenant acme --user al", "GET /v1/admin/check?tenant=acme&user=al", None),
+        ("explain req_1", "GET /v1/admin/requests/req_1", None),
+    ),
+)  # fmt: skip
+def test_each_command_asks_its_question(
+    admin: Fake, capsys: pytest.CaptureFixture[str], words: str, asked: str, body: object
+) -> None:
+    admin.answers[asked] = {"rows": [], "data": [{"id": 1}]} if body is None else {"secret": "s"}
+    for extra in ([], ["--json"]):
+        admin.asked.clear()
+        assert lockgate(*words.split(), *extra) == 0, capsys.readouterr().err
+        assert admin.asked == [(asked, body)]
+        out = capsys.readouterr().out
+    assert msgspec.json.decode(out) == admin.answers[asked]
+
+
+def test_what_the_server_refuses_ends_with_its_sentence(
+    admin: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert lockgate("tenant", "list") == 1
+    assert "no GET /v1/admin/tenants" in capsys.readouterr().err
+    assert lockgate("tenant", "list", "--json") == 1
+    error = msgspec.json.decode(capsys.readouterr().err)["error"]
+    assert error == {"message": "no GET /v1/admin/tenants", "status": 404}
+
+
+@pytest.mark.parametrize("shape", ([1], {"data": "x"}, "x", {"tenants": [None]}))
+def test_an_answer_of_another_shape_is_no_traceback(admin: Fake, shape: object) -> None:
+    admin.answers["GET /v1/admin/tenants"] = shape
+    assert lockgate("tenant", "list") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    (
+        "", "nope", "key create", "tenant suspend acme", "token revoke",
+        "token revoke --token-id a --subject b", "budget set --tenant a --usd -1 --reason r",
+        "budget set --tenant a --usd 1 --reason r --user u --key k", "check",
+        "budget set --tenant a --usd 1 --reason r --zone Mars/X", "serve --port 0", "run --json",
+    ),
+)  # fmt: skip
+def test_what_is_mistyped_is_code_2_and_asks_nobody(admin: Fake, words: str) -> None:
+    assert lockgate(*words.split()) == 2
+    assert admin.asked == []
+
+
+def test_usage_ends_with_its_total(admin: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    admin.answers["GET /v1/admin/usage?by=tenant%2Cuser"] = {
+        "rows": [
+            {"tenant": "acme", "user": "alice", "output_tokens": 1200, "price_usd": "0.00072"},
+            {"tenant": "globex", "user": "carol", "output_tokens": 5, "price_usd": "0.000003"},
+        ],
+        "total": {"output_tokens": 1205, "price_usd": "0.000723"},
+    }
+    assert lockgate("usage", "report") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["tenant", "user", "output", "tokens", "price", "usd"]
+    assert lines[1].split() == ["acme", "alice", "1,200", "0.00072"]
+    assert lines[3].split() == ["total", "–", "1,205", "0.000723"]  # noqa: RUF001 — a dash
+
+
+def test_explain_draws_the_stages_tokens_and_cost(
+    admin: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.answers["GET /v1/admin/requests/r"] = {
+        "request_id": "r", "tenant": "acme", "outcome": "completed", "finish_reason": "stop",
+        "stages": [
+            {"name": "admitted", "at": 1_796_000_000, "ms": 2.0},
+            {"name": "queued", "at": None, "ms": 0},
+            {"name": "prefill", "ms": 98.0},
+            {"name": "decode", "ms": 300.0},
+        ],
+        "tokens": {"input": 40, "output": 9, "delivered": 9},
+        "price_usd": "0.0000134", "cost_ms": 412.5,
+    }  # fmt: skip
+    assert lockgate("explain", "r") == 0
+    out = capsys.readouterr().out
+    for part in ("completed", "admitted", "queued", "prefill", "decode", "300.0 ms", "0.0000134"):
+        assert part in out
+    assert "output tokens     9" in out
+    assert "412.5" in out
+
+
+def test_bars_fall_where_their_stage_fell() -> None:
+    stages = [{"name": n, "ms": ms} for n, ms in (("a", 1), ("b", 0), ("c", 25), ("d", 74))]
+    drawn = [line[3:13] for line in bars(stages, width=10)]
+    assert drawn == ["█         ", "          ", "███       ", "   ███████"]
+    assert all("█" not in line for line in bars([{"name": "a", "ms": 0}]))
+    assert bars([]) == []
+
+
+def test_check_a_file_without_a_server(admin: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("check", "--config", str(EXAMPLE), "--tenant", "acme", "--project", "search")
+    assert lockgate(*words, "--json") == 0
+    told = msgspec.json.decode(capsys.readouterr().out)
+    assert told["standing"]["limits"]["user"] == {"rpm": 60, "concurrent": 4}
+    assert told["standing"]["budgets"]["project"]["usd"] == "50.00"
+    assert lockgate(*words) == 0
+    assert "is right" in capsys.readouterr().out
+    assert lockgate("check", "--config", str(EXAMPLE), "--tenant", "nobody") == 1
+    assert admin.asked == []
+
+
+def test_check_names_every_fault(
+    admin: Fake, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[listen]\nworkers = 2\n")
+    assert lockgate("check", "--config", str(bad)) == 1
+    assert "faults; nothing was started" in capsys.readouterr().err
+    assert lockgate("check", "--config", str(bad), "--json") == 1
+    paths = {f["path"] for f in msgspec.json.decode(capsys.readouterr().out)["faults"]}
+    assert {"listen.hosts", "models", "prices", "issuers", "plans", "tenants"} <= paths
+
+
+def test_a_minted_token_is_the_development_issuers(
+    admin: Fake, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("token", "mint", "--tenant", "acme", "--user", "alice")
+    assert lockgate(*words) == 1
+    assert "no development issuer" in capsys.readouterr().err
+    assert list(tmp_path.glob("dev-issuer*")) == []
+    open_dev_issuer(tmp_path)
+    assert lockgate(*words, "--role", "tenant_admin", "--ttl", "15m") == 0
+    token = capsys.readouterr().out.strip()
+    claims = jwt.decode(token, options={"verify_signature": False})
+    assert (claims["sub"], claims["tenant"], claims["roles"]) == ("alice", "acme", ["tenant_admin"])
+    assert claims["exp"] - claims["iat"] == 900
+    assert lockgate(*words, "--ttl", "31d") == 1
+    assert lockgate("token", "mint", "--user", "op", "--role", "operator") == 0
+    assert lockgate("token", "mint", "--user", "op") == 1
+    assert lockgate(*words, "--role", "operator") == 1
+
+
+def test_serve_hands_settings_to_the_house(
+    admin: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    got: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        got.append(settings)
+        return 7
+
+    house = types.ModuleType("gateway.bootstrap")
+    house.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gateway.bootstrap", house)
+    monkeypatch.setattr("gateway.cli.serve.require_free", lambda *_: None)
+    assert lockgate("serve", "--port", "9000", "--threads", "2", "--model", "/m.gguf") == 7
+    assert (got[0].listen.admin.port, got[0].threads) == (9001, 2)
+    assert got[0].models[0].path == "/m.gguf"
+    assert got[0].state.dir == tmp_path
+    assert lockgate("serve", "--config", str(EXAMPLE), "--admin-port", "9009") == 7
+    assert (got[1].mode, got[1].listen.admin.port) == ("production", 9009)
+    assert got[1].state.root_key_file == tmp_path / "root.key"
+    assert lockgate("serve", "--config", str(EXAMPLE), "--admin-port", "8080") == 1
+    assert lockgate("serve", "--config", "absent.toml") == 1
+    assert len(got) == 2
+
+
+def test_a_busy_port_is_told_with_its_option(
+    admin: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        assert lockgate("serve", "--port", str(port), "--admin-port", str(port % 65535 + 1)) == 1
+    assert f"Port {port} is in use" in capsys.readouterr().err
+
+
+def test_audit_verify_says_so_where_there_is_none(
+    admin: Fake, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert lockgate("audit", "verify") == 1
+    assert "no audit log" in capsys.readouterr().err
+    assert not (tmp_path / "root.key").exists()
+
+
+def test_doctor_reports_each_finding_and_fails_on_a_wrong_one(
+    admin: Fake, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.cli.doctor._ports", lambda *_, **__: {})
+    monkeypatch.setattr("gateway.cli.doctor._running", lambda _: False)
+    monkeypatch.setattr("gateway.cli.doctor.time.time", lambda: RELEASED_S + 10_000_000.0)
+    (tmp_path / "dev.json").chmod(0o644)
+    assert lockgate("doctor", "--json") == 1
+    told = msgspec.json.decode(capsys.readouterr().out)
+    wrong = {item["what"] for item in told["findings"] if item["verdict"] == "wrong"}
+    assert {"dev.json", "model"} <= wrong
+    assert all(item["fix"] for item in told["findings"] if item["verdict"] == "wrong")
+    assert lockgate("doctor") == 1
+    assert f"chmod 600 {tmp_path}/dev.json" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lockgate("--version") == 0
+    assert capsys.readouterr().out.startswith("lockgate ")
