@@ -1,0 +1,104 @@
+"""What the tests of this room share: a clock, a file in memory, and a request to hold for."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from policies.facts import Budget, Price
+from tenants.book import Book, BudgetAccount, Dimensions, HoldAsk, UsageRecord
+from tenants.store import Store
+
+T = TypeVar("T")
+
+DIMS = Dimensions("acme", "search", "alice", "idp", None, "m", "interactive")
+PRICE = Price("m@0", "m", 0, 200_000_000, 50_000_000, 200_000_000, 600_000_000)
+NOON_MS = 1_795_953_600_000
+"""2026-11-29T12:00:00Z."""
+
+_MEMORY = Path("/dev/shm")  # a file system without fsync's milliseconds, where there is one
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(dir=_MEMORY if _MEMORY.is_dir() else None))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
+
+
+@dataclass
+class Clock:
+    ms: int = NOON_MS
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def run(test: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return asyncio.run(test())
+
+
+@contextmanager
+def opened(clock: Clock, path: Path, owner: str = "p1") -> Iterator[Book]:
+    store = Store.open(f"sqlite:///{path}")
+    try:
+        yield Book(store, owner=owner, clock_ms=clock)
+    finally:
+        store.close()
+
+
+def tenant_budget(
+    limit: int, window: str = "calendar_month", *, hard: bool = True
+) -> BudgetAccount:
+    return BudgetAccount("tenant", "acme", Budget(limit, window, "UTC", hard))
+
+
+def project_budget(limit: int, window: str = "rolling_24h") -> BudgetAccount:
+    return BudgetAccount("project", '["acme","search"]', Budget(limit, window))
+
+
+def user_budget(limit: int) -> BudgetAccount:
+    return BudgetAccount("user", '["acme","idp","alice"]', Budget(limit))
+
+
+def ask(
+    request_id: str = "r1",
+    *budgets: BudgetAccount,
+    prompt: int = 100,
+    out: int = 50,
+    least: int | None = None,
+    dims: Dimensions = DIMS,
+    price: Price = PRICE,
+    n: int = 1,
+    dispatched: bool = True,
+) -> HoldAsk:
+    return HoldAsk(
+        request_id=request_id,
+        dims=dims,
+        budgets=budgets,
+        price=price,
+        prompt_tokens=prompt,
+        output_tokens=out,
+        output_tokens_least=out if least is None else least,
+        n=n,
+        dispatched=dispatched,
+    )
+
+
+def record(request_id: str = "r1", dims: Dimensions = DIMS, **more: Any) -> UsageRecord:
+    return UsageRecord(
+        request_id=request_id,
+        dims=dims,
+        route="/v1/chat/completions",
+        received_at_ms=NOON_MS,
+        outcome="completed",
+        **more,
+    )
