@@ -89,7 +89,7 @@ class ChatTemplate:
         self._lock = threading.Lock()
         self._names = meta.find_undeclared_variables(self._environment.parse(source))
         self._developer = "developer" in source
-        eos = min(vocabulary.eos_token_ids, default=None)
+        eos = next(iter(vocabulary.eos_token_ids), None)  # the tokenizer's own comes first
         self._fixed = {
             "bos_token": vocabulary.special_text(vocabulary.bos_token_id),
             "eos_token": vocabulary.special_text(eos),
@@ -216,14 +216,15 @@ class ChatTemplate:
         return plain if message.name is None else {**plain, "name": message.name}
 
     def _wants_parts(self) -> bool:
-        """Try the template on the least conversation, with content as text or as a list of parts.
-        Raises TemplateFault if neither comes through."""
-        word = self._mint()
+        """Try the template on the least conversation, with content as text or as a list of parts:
+        what the message says must show.  Raises TemplateFault if neither form does."""
+        asks = [[ChatMessage("user", self._mint())] for _ in range(2)]
         values = {**self._fixed, "add_generation_prompt": True}
         seen: list[str] = []
         for self._parts in (False, True):
             try:
-                if word in self._run([ChatMessage("user", word)], values, 0, _LONG_AGO):
+                one, other = (self._run(ask, values, 0, _LONG_AGO) for ask in asks)
+                if one != other:
                     return self._parts
             except (TemplateFault, TemplateRefusal) as fault:
                 seen.append(str(fault))

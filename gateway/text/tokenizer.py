@@ -42,9 +42,9 @@ class Vocabulary:
             marked = frozenset(token["id"] for token in added if token["special"])
             self.size = card.vocab_size
             self.bos_token_id = card.bos_token_id
-            self.eos_token_ids = frozenset(card.eos_token_ids)
+            self.eos_token_ids = card.eos_token_ids
             self.forbidden_ids = frozenset(card.special_token_ids) | marked
-            self.skipped_ids = marked | self.eos_token_ids
+            self.skipped_ids = marked.union(card.eos_token_ids)
             plain = without(document, self.forbidden_ids, mint)
             self._scaffold_start = _load(document)
             self._content_start = _load(plain)
