@@ -213,8 +213,12 @@ class ExecutorProcess:
             return await self._connect(process, path)
         finally:
             self._process = None
-            await _end(process)
-            path.unlink(missing_ok=True)  # noqa: ASYNC240 — a local name, microseconds
+            ending = asyncio.create_task(_end(process), name="executor-ending")
+            try:
+                await asyncio.shield(ending)
+            finally:
+                await ending  # `close` may cancel us just here
+                path.unlink(missing_ok=True)  # noqa: ASYNC240 — a local name, microseconds
 
     async def _connect(self, process: Process, path: Path) -> str:
         """Knock until the process opens its socket, then carry messages."""
@@ -258,19 +262,16 @@ class ExecutorProcess:
 
 
 async def _end(process: Process) -> None:
-    """Ask, wait, then make sure.  Finishes even if cancelled while it waits."""
+    """Ask, wait, then make sure."""
     if process.stdin is not None:
         process.stdin.close()
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.terminate()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_TERMINATE_S_MAX):
                 await process.wait()
-        except TimeoutError:
-            pass
-        finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
         await process.wait()

@@ -59,7 +59,10 @@ class _Connection:
         if self._writer.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
             raise ExecutorLost("the executor does not read what it is sent")
         numbered = msgspec.structs.replace(job, request=self._minted + 1)
-        frame = encode_command(numbered)  # WireError: nothing was minted or sent
+        try:
+            frame = encode_command(numbered)
+        except WireError as fault:  # nothing was minted or sent; the gateway's limits are far below
+            raise ExecutorLost(f"the request cannot be sent: {fault}") from None
         self._minted += 1
         turn = MailboxTurn(numbered, clock_ns=self._clock_ns)
         self._turns[turn.request] = turn

@@ -105,7 +105,6 @@ class Io:
     def __init__(self, path: Path, mailbox: Mailbox) -> None:
         self._path = path
         self._mailbox = mailbox
-        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="io", daemon=True)
         self._peers: dict[int, _Peer] = {}
         self._owners = 0
@@ -119,6 +118,7 @@ class Io:
     def start(self) -> None:
         _check_folder(self._path)
         self._path.unlink(missing_ok=True)
+        self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(
             asyncio.start_unix_server(self._serve, str(self._path))
         )

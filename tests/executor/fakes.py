@@ -3,13 +3,18 @@ context as read back from the block table, so a wrong block, offset or order cha
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from pathlib import Path
+from time import monotonic_ns
 
 import torch
 from torch import Tensor
 
+from executor.__main__ import EXIT_FAILED, prepare_process
 from executor.batch import Batch, Row
 from executor.contract import (
     Abort,
@@ -23,9 +28,11 @@ from executor.contract import (
 )
 from executor.engine import Engine, Gone, Settings
 from executor.scheduler import Scheduler
+from executor.server import Progress, serve
 
 GREEDY = Sampling(temperature=0.0)
 EMPTY = -1
+torch.set_num_threads(1)  # rows of a few numbers; the cores are for others
 
 
 class FakeRunner:
@@ -178,3 +185,36 @@ def card(runner: FakeRunner) -> ModelCard:
         tokenizer_json=b"{}",
         chat_template=None,
     )
+
+
+def main() -> None:
+    """A whole executor process around the fake: `--socket PATH`, and `--broken` cannot load."""
+    arguments = sys.argv[1:]
+    path = Path(arguments[arguments.index("--socket") + 1])
+    prepare_process()
+    runner = FakeRunner(kv_blocks=256, block_tokens=16, context_tokens=4000)
+
+    def load(progress: Progress) -> tuple[ModelCard, FakeRunner]:
+        progress("weights", 0.5)
+        if "--broken" in arguments:
+            raise ValueError("the file is no model; name a GGUF file")
+        if "--dies" in arguments:
+            runner.before = lambda _: os._exit(9)
+        if "--fails" in arguments:
+            runner.before = fail
+        return card(runner), runner
+
+    def fail(_: Batch) -> None:
+        raise RuntimeError
+
+    serve(load, path, settings=Settings(check_invariants=True), clock_ns=monotonic_ns)
+    sys.exit(EXIT_FAILED)
+
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (
+    sys.executable,
+    "-c",
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.executor.fakes import main; main()",
+)
+"""Started with `--socket PATH`: an argument list for `ExecutorProcess`."""

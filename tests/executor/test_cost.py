@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from executor.cost import PESSIMIST, Rates, Share, StepTimes, TimeBudget, attribute, split
+
+REAL = Rates(step_ns=20e6, token_ns=4e5, token_context_ns=60.0)
+
+
+def step_ns(rows: list[Share], rates: Rates) -> float:
+    return rates.step_ns + sum(rates.row_ns(row.new, row.start) for row in rows)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.integers(0, 10**12), st.lists(st.integers(0, 10**12), min_size=1).filter(any))
+def test_a_split_adds_up_and_nobody_is_off_by_one(total: int, weights: list[int]) -> None:
+    parts = split(total, weights)
+    assert sum(parts) == total
+    for part, weight in zip(parts, weights, strict=True):
+        assert 0 <= part * sum(weights) - total * weight + sum(weights) <= 2 * sum(weights)
+
+
+def test_the_largest_remainders_get_the_odd_units() -> None:
+    assert split(10, [1, 1, 1]) == [4, 3, 3]
+    assert split(10, [5, 2, 2]) == [6, 2, 2]
+    assert split(1, [1, 2]) == [0, 1]
+    assert split(0, [1]) == [0]
+
+
+def test_a_step_is_shared_by_the_rule_of_the_book() -> None:
+    """MONEY.md: the fixed part in equal shares, the rest by what each added."""
+    rates = Rates(step_ns=300.0 * 1000, token_ns=1000.0, token_context_ns=0.0)
+    rows = [Share(new=1, start=50), Share(new=1, start=9), Share(new=98, start=0)]
+    parts = attribute(400_000, rows, rates)
+    assert [round(own, -3) for own, _ in parts] == [101_000, 101_000, 198_000]
+    assert sum(own + lost for own, lost in parts) == 400_000
+
+
+def test_lost_work_is_nobodys() -> None:
+    rows = [Share(new=10, start=0, lost=10), Share(new=10, start=0), Share(new=10, start=0, lost=4)]
+    (gone, whole, half) = attribute(3_000_001, rows, REAL)
+    assert gone[0] == 0
+    assert gone[1] > 0
+    assert whole[1] == 0
+    assert abs(half[1] / sum(half) - 0.4) < 1e-3
+
+
+def test_no_rates_at_all_still_split() -> None:
+    assert attribute(7, [Share(new=1, start=0)] * 2, Rates(0.0, 0.0, 0.0)) == [(4, 0), (3, 0)]
+
+
+def mixed(rng: Random) -> list[Share]:
+    rows = [Share(new=1, start=rng.randrange(2000)) for _ in range(rng.randrange(1, 20))]
+    if rng.random() < 0.4:
+        rows.append(Share(new=rng.randrange(16, 300), start=rng.randrange(1500)))
+    return rows
+
+
+def test_the_rates_are_learnt() -> None:
+    rng, times = Random(1), StepTimes()
+    for _ in range(200):
+        rows = mixed(rng)
+        times.observe(rows, int(step_ns(rows, REAL) * rng.uniform(0.95, 1.05)))
+    for _ in range(20):
+        rows = mixed(rng)
+        assert abs(step_ns(rows, times.rates) / step_ns(rows, REAL) - 1) < 0.15
+
+
+def test_a_much_faster_machine_is_learnt_too() -> None:
+    fast = Rates(step_ns=8e5, token_ns=3e3, token_context_ns=0.5)
+    rng, times = Random(1), StepTimes()
+    for _ in range(100):
+        rows = mixed(rng)
+        times.observe(rows, int(step_ns(rows, fast)))
+    rows = [Share(new=512, start=100)]
+    assert 0.5 < step_ns(rows, times.rates) / step_ns(rows, fast) < 2
+
+
+def test_a_minute_of_decodes_does_not_forget_what_prompts_cost() -> None:
+    rng, times = Random(1), StepTimes()
+    for _ in range(100):
+        rows = mixed(rng)
+        times.observe(rows, int(step_ns(rows, REAL)))
+    for i in range(2000):
+        rows = [Share(new=1, start=100 + i)] * 4
+        times.observe(rows, int(step_ns(rows, REAL) * rng.uniform(0.9, 1.1)))
+    rows = [Share(new=256, start=0)]
+    assert 0.5 < step_ns(rows, times.rates) / step_ns(rows, REAL) < 2
+
+
+def test_rates_are_never_negative() -> None:
+    rng, times = Random(3), StepTimes()
+    for _ in range(500):
+        times.observe(mixed(rng), rng.choice([0, 1, 10**6, 10**9]))
+        assert min(times.rates.step_ns, times.rates.token_ns, times.rates.token_context_ns) >= 0
+
+
+def test_a_budget_grants_what_fits_in_the_time() -> None:
+    budget = TimeBudget(REAL, 100e6)
+    granted = budget.take(1000, 5000)
+    assert REAL.row_ns(granted, 1000) <= 100e6 < REAL.row_ns(granted + 2, 1000)
+    assert budget.take(0, 50) <= 1
+
+
+def test_a_budget_never_starves_and_never_exceeds() -> None:
+    late = TimeBudget(REAL, -5.0, floor_tokens=16)
+    assert late.take(0, 10) == 10
+    assert late.take(0, 10) == 6
+    assert late.take(0, 10) == 0
+    free = TimeBudget(Rates(0.0, 0.0, 0.0), 1e9, tokens_max=100)
+    assert free.take(0, 80) == 80
+    assert free.take(0, 80) == 20
+    assert free.take(0, 80) == 0
+
+
+def test_the_first_chunk_on_an_unknown_machine_is_short() -> None:
+    assert 16 <= TimeBudget(PESSIMIST, 200e6 - PESSIMIST.step_ns).take(0, 100_000) <= 256
