@@ -102,8 +102,7 @@ def fields(event: AuditEvent) -> dict[str, object]:
     kept: dict[str, object] = {}
     for name, value in msgspec.structs.asdict(event).items():
         if isinstance(value, str):
-            long = len(value) > TEXT_CHARS_MAX
-            kept[name] = value[: TEXT_CHARS_MAX - 1] + "…" if long else value
+            kept[name] = _bounded(value)
         elif value is not None:
             kept[name] = value
     return kept
@@ -172,6 +171,13 @@ def decode_head(data: bytes, key: bytes | None) -> Head | None:
         )
         return head if same else None
     return head if hmac.compare_digest(encode_head(head, key), data) else None
+
+
+def _bounded(text: str) -> str:
+    """By length, and by what escaping makes of it: one character can become twelve."""
+    if len(text) > TEXT_CHARS_MAX:
+        text = text[: TEXT_CHARS_MAX - 1] + "…"
+    return text if len(json.dumps(text)) <= 600 else text[:40] + "…"
 
 
 def _canonical(value: dict[str, object]) -> bytes:

@@ -54,6 +54,7 @@ class Disk:
     pwrite: Callable[[int, bytes, int], int] = os.pwrite
     sync: Callable[[int], None] = os.fdatasync
     truncate: Callable[[int, int], None] = os.ftruncate
+    sync_folder: Callable[[Path], None] = sync_folder
 
 
 OS_DISK = Disk()
@@ -83,13 +84,13 @@ class Files:
         self._fd, self._size = fd, keep_bytes
         if os.fstat(fd).st_size > keep_bytes:
             self._cut()
-        sync_folder(self._folder)
+        self._disk.sync_folder(self._folder)
 
     def write(self, events: list[tuple[AuditEvent, int]]) -> int:
         """Make all durable or none; the first one's number.  Raises OSError."""
         if self._dirty:
             self._cut()
-        if self._size >= self._segment_bytes:
+        if events and self._size >= self._segment_bytes:
             self._disk.sync(self._head_fd)
             self.start(segment_name(self.head.link.count), keep_bytes=0)
         first = self.head.link.count

@@ -114,10 +114,11 @@ def read_secret_file(path: Path, *, bytes_max: int) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise KeyringError(f"{path} cannot be read: {error.strerror}.") from error
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(fd)
+        raise KeyringError(f"{path} is not a plain file.")
     with os.fdopen(fd, "rb") as file:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise KeyringError(f"{path} is not a plain file.")
         if info.st_uid not in {0, os.geteuid()}:
             raise KeyringError(f"{path} belongs to another account. Give it to this one.")
         if info.st_mode & 0o077:

@@ -15,6 +15,7 @@ import re
 _ALPHABET = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 # A quote opens a string that runs to its close or to the end: always a match, so never quadratic.
 _STRING = re.compile(r'"(?:[^"\\]+|\\.)*+"?', re.DOTALL)
+_UNFIT = re.compile("[\x00\ud800-\udfff]")
 _BRACKET = re.compile(r"[\[\]{}]")
 _INT_DIGITS_MAX = 18
 
@@ -60,7 +61,8 @@ def json_object(data: bytes, *, depth_max: int) -> dict[str, object]:
         raise NotStrict("not JSON") from error
     if not isinstance(value, dict):
         raise NotStrict("not a JSON object")
-    _check_strings(value)
+    if "\\u" in text:  # decoding and parsing have refused what is not escaped
+        _check_strings(value)
     return value
 
 
@@ -100,7 +102,7 @@ def _int(text: str) -> int:
 def _check_strings(value: object) -> None:
     """Recursion is bounded by the depth that was checked."""
     if isinstance(value, str):
-        if "\x00" in value or any("\ud800" <= c <= "\udfff" for c in value):
+        if _UNFIT.search(value):
             raise NotStrict("a string holds NUL or a lone surrogate")
     elif isinstance(value, list):
         for item in value:

@@ -120,7 +120,7 @@ def preparse(raw: str) -> Unverified:
     """Read a compact JWS strictly.  Raises AuthDenied and nothing else, whatever it is given."""
     if len(raw) > TOKEN_BYTES_MAX:
         raise AuthDenied(Denied.TOKEN_TOO_LONG)
-    parts = raw.split(".")
+    parts = raw.split(".", 3)
     if len(parts) != 3 or not all(parts):
         raise AuthDenied(Denied.TOKEN_SHAPE)
     try:
@@ -128,7 +128,7 @@ def preparse(raw: str) -> Unverified:
     except NotStrict as error:
         raise AuthDenied(Denied.TOKEN_ENCODING) from error
     try:
-        header = json_object(head, depth_max=1)
+        header = json_object(head, depth_max=_DEPTH_MAX)
         claims = json_object(body, depth_max=_DEPTH_MAX)
     except NotStrict as error:
         raise AuthDenied(Denied.TOKEN_JSON) from error
