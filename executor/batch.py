@@ -45,10 +45,17 @@ class Batch:
 class Runner(Protocol):
     """A model on a device, with its paged KV memory.  Not thread-safe: the engine loop owns it."""
 
-    block_tokens: int
-    kv_blocks: int
-    vocab_size: int
-    context_tokens: int
+    @property
+    def block_tokens(self) -> int: ...
+
+    @property
+    def kv_blocks(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def context_tokens(self) -> int: ...
 
     def run(self, batch: Batch) -> Tensor:
         """Write keys and values, and return float32 logits `(rows that want them, vocab_size)`,

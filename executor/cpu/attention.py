@@ -18,7 +18,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, group: Group, scale: f
     rows, count = group.rows, group.queries
     _, kv_heads, share, head_dim = queries.shape
     folded = (
-        queries.view(rows, count, kv_heads, share, head_dim)
+        queries.reshape(rows, count, kv_heads, share, head_dim)
         .permute(2, 0, 3, 1, 4)
         .reshape(kv_heads * rows, share * count, head_dim)
     )

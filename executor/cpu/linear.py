@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 TILE_ROWS = 32
 
@@ -32,10 +32,16 @@ class Plain:
     weight: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight)
+        return functional.linear(x, self.weight)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        return residual + F.linear(x, self.weight)
+        return residual + functional.linear(x, self.weight)
+
+
+def _pack(weight: Tensor) -> Tensor:
+    """The layout oneDNN reads; the operator is torch's own, without a public name."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, TILE_ROWS)  # noqa: SLF001
+    return packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,13 @@ class Packed:
     weight: Tensor  # opaque
 
     def __call__(self, x: Tensor) -> Tensor:
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, None, "none", [], "")
+        product = torch.ops.mkldnn._linear_pointwise.default  # noqa: SLF001  # as in _pack
+        y: Tensor = product(x, self.weight, None, "none", [], "")
         return y
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        y: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, None, "add")
+        product = torch.ops.mkldnn._linear_pointwise.binary  # noqa: SLF001  # as in _pack
+        y: Tensor = product(x, residual, self.weight, None, "add")
         return y
 
 
@@ -67,14 +75,14 @@ class Tiled:
 
 def _tiles(x: Tensor) -> tuple[Tensor, ...]:
     assert x.shape[0] % TILE_ROWS == 0, x.shape
-    return x.split(TILE_ROWS)
+    return torch.split(x, TILE_ROWS)
 
 
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether this torch has the packed operators, tried on a small product."""
     x = torch.ones(2, 32, dtype=dtype)
     try:
-        packed = Packed(torch.ops.mkldnn._reorder_linear_weight(x, TILE_ROWS))
+        packed = Packed(_pack(x))
         return bool(torch.equal(packed.add(x, x[:, :2]).float(), torch.full((2, 2), 33.0)))
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
@@ -84,5 +92,5 @@ def make_linear(weight: Tensor, *, pack: bool, invariant: bool) -> Linear:
     """`weight` (out, in).  The packed copy replaces it; nothing keeps a reference to the original."""
     inner: Linear = Plain(weight.contiguous())
     if pack:
-        inner = Packed(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), TILE_ROWS))
+        inner = Packed(_pack(weight.contiguous()))
     return Tiled(inner) if invariant else inner

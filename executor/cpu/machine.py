@@ -42,9 +42,10 @@ def available_bytes() -> int | None:
     """Memory that can be had without swapping, within the container's limit; None if unknown."""
     found: list[int] = []
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.extend(
+            int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")
+        )
     except (OSError, ValueError, IndexError):
         pass
     try:

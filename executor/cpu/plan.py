@@ -17,7 +17,7 @@ from torch import Tensor
 
 from executor.batch import Batch, Row
 
-from .kv import BLOCK_TOKENS
+from .kv import BLOCK_TOKENS, block_places, token_places
 from .linear import TILE_ROWS
 
 TILE_QUERIES = 8  # invariant mode
@@ -37,15 +37,15 @@ class Group:
     take: Tensor | slice
     put: Tensor | slice
     valid: slice | None
-    blocks: Tensor  # (rows · n,)
+    places: Tensor  # of the blocks to gather
     mask: Tensor  # (rows · kv_heads or 1, group · queries or 1, length): 0 or −inf
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     token_ids: Tensor  # (padded,)
-    angles: Tensor  # (padded, 1, head_dim / 2), complex64: the rotation at each position
-    slots: Tensor  # (tokens,)
+    turns: Tensor  # (padded, heads + 2 · kv_heads, head_dim / 2), complex64: 1 where values are
+    places: Tensor  # of the new keys and values
     groups: tuple[Group, ...]
     sampled: Tensor  # (rows that want logits,): token indexes
     tokens: int
@@ -63,28 +63,40 @@ class Shape:
 
 
 def make_plan(batch: Batch, shape: Shape) -> Plan:
-    ids, positions, slots, sampled = [], [], [], []
+    ids: list[int] = []
+    positions: list[int] = []
+    blocks: list[int] = []
+    sampled: list[int] = []
     for row in batch.rows:
         ids.extend(row.tokens)
         positions.extend(range(row.start, row.end))
-        slots.extend(
-            row.blocks[at // BLOCK_TOKENS] * BLOCK_TOKENS + at % BLOCK_TOKENS
-            for at in range(row.start, row.end)
-        )
+        blocks.extend(row.blocks[at // BLOCK_TOKENS] for at in range(row.start, row.end))
         if row.wants_logits:
             sampled.append(len(ids) - 1)
-    padding = padded(len(ids), invariant=shape.invariant) - len(ids)
-    where = torch.tensor([*positions, *[0] * padding], dtype=torch.float32)
-    turns = torch.outer(where, shape.frequencies)
+    tokens = len(ids)
+    padding = [0] * (padded(tokens, invariant=shape.invariant) - tokens)
+    where = torch.tensor(positions + padding)
     make = _invariant_groups if shape.invariant else _fast_groups
     return Plan(
-        token_ids=torch.tensor([*ids, *[0] * padding]),
-        angles=torch.polar(torch.ones_like(turns), turns).unsqueeze(1),
-        slots=torch.tensor(slots),
+        token_ids=torch.tensor(ids + padding),
+        turns=_turns(where, shape),
+        places=token_places(
+            torch.tensor(blocks), where[:tokens] % BLOCK_TOKENS, 2 * shape.kv_heads
+        ),
         groups=tuple(make(batch.rows, shape)),
         sampled=torch.tensor(sampled, dtype=torch.int64),
-        tokens=len(ids),
+        tokens=tokens,
     )
+
+
+def _turns(positions: Tensor, shape: Shape) -> Tensor:
+    """One rotation a pair of features, spread over all heads, so that a layer's queries, keys and
+    values take one product; values are turned by nothing."""
+    angles = torch.outer(positions.float(), shape.frequencies).unsqueeze(1)
+    turned = angles.expand(-1, (shape.group + 1) * shape.kv_heads, -1)
+    still = angles.new_zeros(()).expand(len(positions), shape.kv_heads, angles.shape[2])
+    every = torch.cat((turned, still), 1)
+    return torch.polar(torch.ones_like(every), every)
 
 
 def padded(tokens: int, *, invariant: bool) -> int:
@@ -102,10 +114,14 @@ def key_length(end: int) -> int:
 
 
 def _block_list(row: Row, end: int, length: int) -> list[int]:
-    """`length` positions of `row` as blocks; beyond its end one of its own again (masked), so that
+    """`length` positions of `row` as blocks; beyond `end` its last one again (masked), so that
     nobody else's memory is ever read."""
     own = list(row.blocks[: -(-end // BLOCK_TOKENS)])
     return own + own[-1:] * (length // BLOCK_TOKENS - len(own))
+
+
+def _row_places(row: Row, end: int, length: int, shape: Shape) -> Tensor:
+    return block_places(torch.tensor(_block_list(row, end, length)), 2 * shape.kv_heads)
 
 
 def _fast_groups(rows: Sequence[Row], shape: Shape) -> Iterator[Group]:
@@ -155,7 +171,7 @@ def _decode_group(rows: list[Row], tokens: list[int], shape: Shape) -> Group:
         take=which,
         put=which,
         valid=None,
-        blocks=torch.tensor(blocks),
+        places=block_places(torch.tensor(blocks), 2 * shape.kv_heads),
         mask=mask.repeat(shape.kv_heads, 1, 1),
     )
 
@@ -170,7 +186,7 @@ def _chunk_group(row: Row, first: int, offset: int, count: int, shape: Shape) ->
         take=which,
         put=which,
         valid=None,
-        blocks=torch.tensor(_block_list(row, start + count, length)),
+        places=_row_places(row, start + count, length, shape),
         mask=_causal(start, count, length, shape),
     )
 
@@ -201,7 +217,7 @@ def _invariant_groups(rows: Sequence[Row], shape: Shape) -> Iterator[Group]:
                 take=torch.tensor(taken),
                 put=slice(first + low - row.start, first + high - row.start),
                 valid=slice(low - start, high - start),
-                blocks=torch.tensor(_block_list(row, high, length)),
+                places=_row_places(row, high, length, shape),
                 mask=_causal(start, TILE_QUERIES, length, shape),
             )
         first += len(row.tokens)

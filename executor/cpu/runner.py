@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from executor.batch import Batch
 from executor.model.config import LlamaConfig
@@ -92,41 +92,41 @@ class CpuRunner:
                 self.kv.zero(blocks)
 
     def _forward(self, plan: Plan) -> Tensor:
-        config, eps = self.config, self.config.norm_eps
-        width, inner = (config.hidden_size,), config.intermediate_size
-        x = F.embedding(plan.token_ids, self.embedding)
+        eps, width, inner = (
+            self.config.norm_eps,
+            self.embedding.shape[1:],
+            self.config.intermediate_size,
+        )
+        x = functional.embedding(plan.token_ids, self.embedding)
+        mixed = x.new_zeros(len(x), self.config.heads * self.config.head_dim)
         for number, layer in enumerate(self.layers):
-            mixed = self._attention(
-                number, layer.qkv(F.rms_norm(x, width, layer.attention_norm, eps)), plan
-            )
-            x = layer.output.add(mixed, x)
-            both = layer.gate_up(F.rms_norm(x, width, layer.mlp_norm, eps))
-            x = layer.down.add(F.silu(both[:, :inner]) * both[:, inner:], x)
-        wanted = len(plan.sampled)
-        if self.shape.invariant:  # the head, too, sees whole tiles only
-            more = -wanted % TILE_ROWS
-            picked = x.index_select(0, F.pad(plan.sampled, (0, more)))
-        else:
-            picked = x.index_select(0, plan.sampled)
-        if not len(picked):
-            return torch.empty(0, config.vocab_size)
-        return self.head(F.rms_norm(picked, width, self.norm, eps))[:wanted].float()
+            qkv = layer.qkv(functional.rms_norm(x, width, layer.attention_norm, eps))
+            x = layer.output.add(self._attention(number, qkv, plan, mixed), x)
+            both = layer.gate_up(functional.rms_norm(x, width, layer.mlp_norm, eps))
+            x = layer.down.add(functional.silu(both[:, :inner]).mul_(both[:, inner:]), x)
+        return self._logits(x, plan.sampled)
 
-    def _attention(self, number: int, qkv: Tensor, plan: Plan) -> Tensor:
-        """Rotate, store the new keys and values, attend.  Padding comes out as zeros."""
-        config = self.config
-        heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
-        split = heads + kv_heads
-        shaped = qkv.view(-1, split + kv_heads, head_dim)
-        pairs = shaped[:, :split].float().reshape(-1, split, head_dim // 2, 2)
-        rotated = torch.view_as_real(torch.view_as_complex(pairs) * plan.angles).flatten(2)
-        rotated = rotated.to(qkv.dtype)
-        fresh = torch.cat((rotated[: plan.tokens, heads:], shaped[: plan.tokens, split:]), 1)
-        self.kv.write(number, plan.slots, fresh)
-        queries = rotated[:, :heads].view(-1, kv_heads, heads // kv_heads, head_dim)
-        mixed = qkv.new_zeros(len(qkv), heads * head_dim)
+    def _attention(self, number: int, qkv: Tensor, plan: Plan, mixed: Tensor) -> Tensor:
+        """Rotate, store the new keys and values, attend into `mixed`, whose padding stays zero."""
+        heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
+        pairs = torch.view_as_complex(qkv.float().view(len(qkv), heads + 2 * kv_heads, -1, 2))
+        turned = torch.view_as_real(pairs * plan.turns).flatten(2).to(qkv.dtype)
+        self.kv.write(number, plan.places, turned[: plan.tokens, heads:])
+        queries = turned[:, :heads].view(len(qkv), kv_heads, -1, head_dim)
         for group in plan.groups:
-            keys, values = self.kv.gather(number, group.blocks, group.rows)
+            keys, values = self.kv.gather(number, group.places, group.rows)
             found = attend(queries[group.take], keys, values, group, head_dim**-0.5)
+            if group.rows * group.queries == len(mixed):
+                return found  # one group of all tokens, the usual decode: nothing to put together
             mixed[group.put] = found if group.valid is None else found[group.valid]
         return mixed
+
+    def _logits(self, x: Tensor, sampled: Tensor) -> Tensor:
+        wanted = len(sampled)
+        if not wanted:
+            return torch.empty(0, self.config.vocab_size)
+        if self.shape.invariant:  # the head, too, sees whole tiles only
+            sampled = functional.pad(sampled, (0, -wanted % TILE_ROWS))
+        picked = x.index_select(0, sampled)
+        normed = functional.rms_norm(picked, picked.shape[1:], self.norm, self.config.norm_eps)
+        return self.head(normed)[:wanted].float()

@@ -2,4 +2,4 @@
 
 
 class ModelError(ValueError):
-    """This model cannot be served: what is wrong, what was expected, what to do."""
+    """A model that cannot be served: what is wrong, what was expected, what to do."""

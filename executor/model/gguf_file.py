@@ -64,7 +64,7 @@ class GgufFile:
     def array(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Tensor `name` in float32.  ModelError for a type that the library cannot dequantise."""
         info = self.tensors[name]
-        raw = np.memmap(self.path, np.uint8, "r", info.at, (info.size,))
+        raw = np.asarray(np.memmap(self.path, np.uint8, "r", info.at, (info.size,)))
         rows = raw.reshape(*info.shape[:-1], -1)
         if info.kind is GGMLQuantizationType.F32:
             return rows.view("<f4").astype(np.float32)
