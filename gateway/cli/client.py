@@ -59,19 +59,16 @@ class Server:
     def open(self, timeout_s: float = TIMEOUT_S) -> httpx2.Client:
         """For whoever streams.  The caller closes it."""
         host = host_of(self.url)
-        try:
-            return httpx2.Client(
-                base_url=self.url,
-                headers={"authorization": f"Bearer {self.token}", "accept": "application/json"},
-                timeout=timeout_s,
-                transport=self.transport,
-                trust_env=host not in _LOOPBACK,
-                follow_redirects=False,
-            )
-        except (httpx2.InvalidURL, ValueError, UnicodeEncodeError):
-            raise Refusal(
-                "The address or the token holds characters that cannot be sent. Copy it again."
-            ) from None
+        if not self.token.isascii() or not self.token.isprintable() or " " in self.token:
+            raise Refusal("The token holds characters that no token has. Copy it again.")
+        return httpx2.Client(
+            base_url=self.url,
+            headers={"authorization": f"Bearer {self.token}", "accept": "application/json"},
+            timeout=timeout_s,
+            transport=self.transport,
+            trust_env=host not in _LOOPBACK,
+            follow_redirects=False,
+        )
 
     def _ask(
         self,

@@ -98,8 +98,8 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 
 def test_a_token_that_cannot_be_sent_is_refused() -> None:
-    for token in ("a\nb", "ü"):
-        with pytest.raises(Refusal, match=r"Copy it again|broke"):
+    for token in ("a\nb", "ü", "a b", "a\x00"):
+        with pytest.raises(Refusal, match="Copy it again"):
             Server("http://127.0.0.1:1", token).get("/x")
 
 

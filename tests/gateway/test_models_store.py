@@ -34,7 +34,7 @@ def test_paths_are_found(tmp_path: Path) -> None:
     (tmp_path / "x.bin").touch()
     assert find(str(model), tmp_path).path == model
     assert find(str(tmp_path / "x.gguf"), tmp_path).path == tmp_path / "x.gguf"
-    with pytest.raises(ModelMissing, match="not a .gguf file"):
+    with pytest.raises(ModelMissing, match=r"not a \.gguf file"):
         find(str(tmp_path / "x.bin"), tmp_path)
 
 
