@@ -28,6 +28,7 @@ class Credential:
     kind: CredentialKind
     id: str | None
     expires_at_s: int | None = None
+    issued_at_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,10 @@ class Book:
             lambda conn: ledger.recover(conn, owner=self._owner, now_ms=self._clock_ms())
         )
 
+    async def open_holds(self) -> int:
+        """How many reservations are HELD now; at rest none (MONEY.md §1, invariant 10)."""
+        return await self._store.read(ledger.open_holds)
+
     async def balances(self, accounts: Iterable[BudgetAccount]) -> tuple[Balance, ...]:
         wanted = tuple(accounts)
 

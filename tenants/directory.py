@@ -140,8 +140,10 @@ class Directory:
         """Every configured tenant, and whether it is suspended."""
         return {name: name in self._known.suspended for name in sorted(self._known.config.tenants)}
 
-    def budget_overrides(self, tenant: str) -> dict[BudgetTarget, Budget]:
-        return {of: budget for of, budget in self._known.budgets.items() if of.tenant == tenant}
+    def budgets(self, tenant: str) -> dict[BudgetTarget, Budget]:
+        """Every budget that stands in a tenant.  Raises DirectoryFault for an unknown one."""
+        self._tenant(tenant)
+        return self._known.budgets_of_tenant(tenant)
 
     # What operators change.  `actor` and `reason` are kept for good.
 

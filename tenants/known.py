@@ -120,3 +120,14 @@ class Known:
                 BudgetTarget(name, "key", principal.credential.id or "")
             )
         return {scope: budget for scope, budget in found.items() if budget is not None}
+
+    def budgets_of_tenant(self, tenant: str) -> dict[BudgetTarget, Budget]:
+        """Every budget that stands in a tenant: configured, and what operators set instead."""
+        of = self.config.tenants[tenant]
+        standing: dict[BudgetTarget, Budget] = {}
+        if (plan := self.config.plans[of.plan]).budget is not None:
+            standing[BudgetTarget(tenant)] = plan.budget
+        for name, project in of.projects.items():
+            if project.budget is not None:
+                standing[BudgetTarget(tenant, "project", name)] = project.budget
+        return standing | {at: set_ for at, set_ in self.budgets.items() if at.tenant == tenant}

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from policies import price as pricing
 from policies.budget import fit
@@ -319,6 +319,11 @@ def _leave(conn: Connection, row: Row, state: str, charge: int, now_ms: int) -> 
 def charge_now(conn: Connection, row: Row) -> Charge:
     """What stands against a reservation at present, estimated or not."""
     return postings.charge_of(conn, row, ESTIMATE if row["state"] == EXPIRED else USAGE)
+
+
+def open_holds(conn: Connection) -> int:
+    held = select(func.count()).select_from(_R).where(_R.c.state == HELD)
+    return int(conn.execute(held).scalar_one())
 
 
 def find(conn: Connection, request_id: str) -> Row | None:

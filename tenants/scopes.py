@@ -94,5 +94,19 @@ def budget_accounts(standing: Standing, dims: Dimensions) -> tuple[BudgetAccount
     )
 
 
+def account_of(
+    scope: str, tenant: str, issuer: str, name: str, budget: Budget
+) -> BudgetAccount | None:
+    """The one account that a budget is kept for; None for a user's at every issuer, which are many."""
+    match scope:
+        case "tenant":
+            return BudgetAccount(scope, tenant, budget)
+        case "project":
+            return BudgetAccount(scope, _spell(tenant, name), budget)
+        case "key":
+            return BudgetAccount(scope, name, budget)
+    return BudgetAccount(scope, _spell(tenant, issuer, name), budget) if issuer else None
+
+
 def _spell(*parts: str) -> str:
     return msgspec.json.encode(parts).decode()

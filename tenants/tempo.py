@@ -89,6 +89,11 @@ class MemoryTempo:
         self._seats: dict[tuple[str, str], set[str]] = {}
         self._live: OrderedDict[str, _Admitted] = OrderedDict()  # by the time their lease lapses
 
+    @property
+    def leases(self) -> int:
+        """Requests that are admitted now; at rest none."""
+        return len(self._live)
+
     async def admit(self, ask: TempoAsk) -> Allow[Headroom] | Deny:
         now_ms = self._tidy()
         if ask.request_id in self._live:

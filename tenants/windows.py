@@ -10,7 +10,7 @@ another window.  `reservation_window` remembers where each reservation is counte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
@@ -99,12 +99,12 @@ def span_at(budget: BudgetAccount, now_s: int) -> Span:
 
 def open_window(conn: Connection, budget: BudgetAccount, now_s: int) -> Opened:
     """The state of `budget` now; makes the rows that it lacks."""
-    return _state(conn, budget, now_s, _fill)
+    return _state(conn, budget, now_s, make=True)
 
 
 def peek(conn: Connection, budget: BudgetAccount, now_s: int) -> Opened:
     """The same without making anything."""
-    return _state(conn, budget, now_s, _counted)
+    return _state(conn, budget, now_s, make=False)
 
 
 def enter(conn: Connection, request_id: str, opened: Sequence[Opened], amount: int) -> None:
@@ -159,20 +159,18 @@ def _slots(span: Span) -> list[Span]:
     ]
 
 
-def _state(
-    conn: Connection,
-    budget: BudgetAccount,
-    now_s: int,
-    lacking: Callable[[Connection, BudgetAccount, Span], tuple[int, int]],
-) -> Opened:
-    """Sum the rows of the window; `lacking` answers for those that are not there."""
+def _state(conn: Connection, budget: BudgetAccount, now_s: int, *, make: bool) -> Opened:
+    """Sum the rows of the window; those that are not there are counted from the reservations."""
     span = span_at(budget, now_s)
     slots = _slots(span)
     asked = {"scope": budget.scope, "account": budget.id, "ids": [slot.id for slot in slots]}
     rows = {row[0]: (row[1], row[2]) for row in conn.execute(_ROWS, asked)}
-    for slot in slots:
-        if slot.id not in rows:
-            rows[slot.id] = lacking(conn, budget, slot)
+    lacking = [slot for slot in slots if slot.id not in rows]
+    if lacking:
+        counted = _counted(conn, budget, lacking)
+        rows.update(counted)
+        if make:
+            _make(conn, budget, lacking, counted)
     spent, held = (sum(column) for column in zip(*rows.values(), strict=True))
     return Opened(_account(budget, spent, held), budget, span)
 
@@ -189,39 +187,60 @@ def _mine(budget: BudgetAccount, span: Span) -> ColumnElement[bool]:
     return mine if span.end_s is None else and_(mine, _R.c.at_ms < span.end_s * 1000)
 
 
-def _counted(conn: Connection, budget: BudgetAccount, span: Span) -> tuple[int, int]:
+def _counted(
+    conn: Connection, budget: BudgetAccount, slots: Sequence[Span]
+) -> dict[str, tuple[int, int]]:
+    """Spent and held of each slot, by its id, in one query however many they are."""
+    hour = _R.c.at_ms // (HOUR_S * 1000) if len(slots) > 1 else literal(0)
     held = case((_R.c.state == "HELD", _R.c.amount), else_=0)
-    row = conn.execute(
-        select(func.coalesce(func.sum(_R.c.charge), 0), func.coalesce(func.sum(held), 0)).where(
-            _mine(budget, span)
+    whole = Span("", slots[0].start_s, slots[-1].end_s, slots[0].start_s)
+    found = {
+        row[0]: (int(row[1]), int(row[2]))
+        for row in conn.execute(
+            select(hour, func.sum(_R.c.charge), func.sum(held))
+            .where(_mine(budget, whole))
+            .group_by(hour)
         )
-    ).one()
-    return int(row[0]), int(row[1])
+    }
+    return {
+        slot.id: found.get(slot.start_s // HOUR_S if len(slots) > 1 else 0, (0, 0))
+        for slot in slots
+    }
 
 
-def _fill(conn: Connection, budget: BudgetAccount, span: Span) -> tuple[int, int]:
-    """Begin a row with what has happened in its window, and count what is still open there."""
-    spent, held = _counted(conn, budget, span)
+def _make(
+    conn: Connection,
+    budget: BudgetAccount,
+    slots: Sequence[Span],
+    counted: Mapping[str, tuple[int, int]],
+) -> None:
+    """Begin rows with what has happened in them, and remember what is still open there."""
     conn.execute(
-        insert(_W).values(
-            scope=budget.scope,
-            account=budget.id,
-            window_id=span.id,
-            start_s=span.start_s,
-            end_s=span.end_s,
-            limit_nano_usd=_limit(budget),
-            hard=budget.budget.hard,
-            spent=spent,
-            held=held,
-        )
+        insert(_W),
+        [
+            {
+                "scope": budget.scope,
+                "account": budget.id,
+                "window_id": slot.id,
+                "start_s": slot.start_s,
+                "end_s": slot.end_s,
+                "limit_nano_usd": _limit(budget),
+                "hard": budget.budget.hard,
+                "spent": counted[slot.id][0],
+                "held": counted[slot.id][1],
+            }
+            for slot in slots
+        ],
     )
     unsettled = or_(_R.c.state == "HELD", _R.c.state == "EXPIRED")
-    conn.execute(
-        insert(_RW).from_select(
-            ["request_id", "scope", "account", "window_id"],
-            select(
-                _R.c.request_id, literal(budget.scope), literal(budget.id), literal(span.id)
-            ).where(_mine(budget, span), unsettled),
+    for slot in slots:
+        if counted[slot.id] == (0, 0):
+            continue
+        conn.execute(
+            insert(_RW).from_select(
+                ["request_id", "scope", "account", "window_id"],
+                select(
+                    _R.c.request_id, literal(budget.scope), literal(budget.id), literal(slot.id)
+                ).where(_mine(budget, slot), unsettled),
+            )
         )
-    )
-    return spent, held

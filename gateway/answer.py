@@ -1,0 +1,155 @@
+"""The turns of one request read as one, and what may end them from outside.
+
+A request with n choices holds n turns.  `next` gives whichever has something to say; a turn that
+ended through a fault of ours or of the caller raises the `ApiError` that explains it.  Knows token
+ids, no text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Self
+
+from executor.contract import Cause, Ended, Executor, ExecutorLost, Submit, Turn, Update
+from gateway.errors import ApiError, invalid, unavailable
+
+NORMAL = frozenset({Cause.STOP, Cause.LENGTH})
+
+
+@dataclass(slots=True)
+class _Seat:
+    turn: Turn
+    stack: AsyncExitStack  # holds the turn's context, so that one choice can be left alone
+
+
+class Answer:
+    """Async context: submits on entry, aborts what still runs on exit.  Afterwards `ended` has the
+    last word on every choice that was submitted."""
+
+    def __init__(self, executor: Executor, submits: Sequence[Submit]) -> None:
+        self._executor = executor
+        self._submits = tuple(submits)
+        self._seats: dict[int, _Seat] = {}
+        self._open: set[int] = set()
+        self._reading: dict[asyncio.Task[Update | None], int] = {}
+        self._why: BaseException | None = None
+        self.ended: dict[int, Ended] = {}
+
+    async def __aenter__(self) -> Self:
+        try:
+            for index, submit in enumerate(self._submits):
+                stack = AsyncExitStack()
+                turn = await stack.enter_async_context(self._executor.turn(submit))
+                self._seats[index] = _Seat(turn, stack)
+                self._open.add(index)
+        except ExecutorLost as lost:
+            await self._leave()
+            raise unavailable("The model is restarting. Try again.", code="executor_lost") from lost
+        except BaseException:
+            await self._leave()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._leave()
+
+    async def next(self) -> tuple[int, Update] | None:
+        """The next update of any choice, or None when all have ended.  Cancelling loses nothing."""
+        while self._open:
+            if self._why is not None:
+                raise self._why
+            index, update = await (self._hear_one() if self._alone() else self._hear_any())
+            if update is None or index not in self._open:
+                continue  # ended without a word, or stopped meanwhile
+            if isinstance(update, Ended):
+                self._open.discard(index)
+                if update.cause not in NORMAL:
+                    raise fault(update)
+            return index, update
+        return None
+
+    async def stop(self, index: int) -> None:
+        """End one choice (a stop string was found); the others go on."""
+        self._open.discard(index)
+        await self._close(index)
+
+    def interrupt(self, why: BaseException) -> None:
+        """End the whole answer with `why`; the reader hears it next."""
+        self._why = why
+        for index in self._open:
+            self._seats[index].turn.interrupt(why)
+
+    def _alone(self) -> bool:
+        return len(self._open) == 1 and not self._reading
+
+    async def _hear_one(self) -> tuple[int, Update | None]:
+        (index,) = self._open
+        try:
+            return index, await self._seats[index].turn.__anext__()
+        except StopAsyncIteration:
+            self._open.discard(index)
+            return index, None
+
+    async def _hear_any(self) -> tuple[int, Update | None]:
+        for index in self._open.difference(self._reading.values()):
+            reader = asyncio.create_task(_read(self._seats[index].turn))
+            self._reading[reader] = index
+        done, _ = await asyncio.wait(self._reading, return_when=asyncio.FIRST_COMPLETED)
+        reader = min(done, key=self._reading.__getitem__)
+        index = self._reading.pop(reader)
+        update = reader.result()
+        if update is None:
+            self._open.discard(index)
+        return index, update
+
+    async def _close(self, index: int) -> None:
+        seat = self._seats[index]
+        await seat.stack.aclose()
+        if seat.turn.ended is not None:
+            self.ended[index] = seat.turn.ended
+
+    async def _leave(self) -> None:
+        for reader in self._reading:
+            reader.cancel()
+        await asyncio.gather(*self._reading, return_exceptions=True)
+        self._reading.clear()
+        self._open.clear()
+        unended = [index for index in self._seats if index not in self.ended]
+        if len(unended) == 1:
+            await self._close(unended[0])
+        else:  # at once, so that n choices stop within one step and not n
+            await asyncio.gather(*(self._close(index) for index in unended))
+
+
+async def _read(turn: Turn) -> Update | None:
+    """StopAsyncIteration cannot leave a task, so None says the same."""
+    try:
+        return await turn.__anext__()
+    except StopAsyncIteration:
+        return None
+
+
+def fault(ended: Ended) -> ApiError:
+    """The error that explains an abnormal end to the caller."""
+    if ended.cause is Cause.QUEUE_DEADLINE:
+        return ApiError(
+            408,
+            "timeout",
+            "queue_deadline",
+            "The request waited too long for its turn and was not started. Try again.",
+            headers={"retry-after": "5"},
+        )
+    if ended.cause is Cause.OVERLOADED:
+        return unavailable("The model's queue is full. Try again.", retry_after_s=2)
+    if ended.cause is Cause.REFUSED:
+        return invalid(
+            "This request can never fit the model's memory. Shorten the prompt.",
+            param="messages",
+            code="context_length_exceeded",
+        )
+    return unavailable(
+        "The model stopped while this answer was running. Try again.", code="executor_lost"
+    )

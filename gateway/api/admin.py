@@ -1,0 +1,383 @@
+"""Administration, on the admin listener only.
+
+Every route names the question of `policies.access` that it asks; there is no route without one.
+Every change is an audit record with its actor before it is answered.  Errors are RFC 9457 problems.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+from starlette.types import Receive, Scope, Send
+
+from gateway import strict_json, views
+from gateway.api.wire import json_bytes, query
+from gateway.errors import ApiError, from_deny, invalid, not_found
+from gateway.guard import read_body
+from gateway.house import House
+from gateway.identify import identify, request_id
+from gateway.lifecycle import audit_down
+from gateway.streaming import respond
+from policies import access
+from policies.facts import Budget, Principal, Role
+from policies.verdict import Deny, Reason
+from security.audit import AuditEvent, AuditUnavailable
+from tenants.directory import Directory, DirectoryFault, KeyRecord
+from tenants.reports import COLUMNS
+
+T = TypeVar("T")
+BODY_BYTES_MAX = 64 * 1024
+FOR_EVER_MS = 2**62
+KEY_ROLES = frozenset({Role.TENANT_ADMIN.value, Role.FINANCE.value})
+Id = Annotated[str, Meta(min_length=1, max_length=256)]
+Note = Annotated[str, Meta(max_length=512)]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One administrative request: who, with what, and which part of the path was variable."""
+
+    house: House
+    who: Principal
+    scope: Scope
+    body: bytes
+    name: str | None
+
+    def decode(self, kind: type[T]) -> T:
+        return strict_json.decode(self.body or b"{}", kind)
+
+    async def record(
+        self, kind: str, *, tenant: str | None, target: str, reason: str | None
+    ) -> None:
+        """Durable before the answer.  Free text a person wrote stays in the ledger, not here."""
+        house, who = self.house, self.who
+        try:
+            await house.audit.append(
+                AuditEvent(
+                    kind=kind,
+                    request_id=request_id(self.scope),
+                    tenant=tenant,
+                    subject=house.pseudonym(f"{who.issuer}\0{who.user}"),
+                    credential_id=who.credential.id,
+                    target=target,
+                    outcome="done",
+                    reason=reason,
+                )
+            )
+        except AuditUnavailable as down:
+            raise audit_down() from down
+
+    @property
+    def actor(self) -> str:
+        return f"{self.who.issuer}:{self.who.user}"
+
+
+Handler = Callable[[Call], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An endpoint of one method; `prefix` cuts the variable part of the path, `suffix` its end."""
+
+    house: House
+    handler: Handler
+    prefix: str = ""
+    suffix: str = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            who = await identify(self.house, scope)
+            body = b""
+            if scope["method"] == "POST":
+                body = await read_body(receive, limit=BODY_BYTES_MAX)
+            path = scope["path"]
+            name = path[len(self.prefix) : len(path) - len(self.suffix)] if self.prefix else None
+            answer = await self.handler(Call(self.house, who, scope, body, name))
+        except DirectoryFault as fault:
+            why = invalid(str(fault))
+            await respond(send, why.status, problem(why), {"content-type": PROBLEM_JSON})
+            return
+        except ApiError as why:
+            await respond(
+                send, why.status, problem(why), {**why.headers, "content-type": PROBLEM_JSON}
+            )
+            return
+        if isinstance(answer, bytes):
+            await respond(send, 200, answer, {"content-type": METRICS_TEXT})
+        else:
+            await respond(send, 200, json_bytes(answer))
+
+
+PROBLEM_JSON = "application/problem+json"
+METRICS_TEXT = "text/plain; version=1.0.0; charset=utf-8"
+
+
+def problem(why: ApiError) -> bytes:
+    """RFC 9457.  `type` is a stable name, not an address."""
+    return json_bytes(
+        {
+            "type": f"urn:lockgate:{why.code or why.kind}",
+            "title": (why.code or why.kind).replace("_", " "),
+            "status": why.status,
+            "detail": why.message,
+            **({"param": why.param} if why.param else {}),
+        }
+    )
+
+
+def permit(allowed: bool) -> None:
+    if not allowed:
+        raise from_deny(Deny(Reason.FORBIDDEN))
+
+
+async def status(call: Call) -> object:
+    permit(access.may_operate(call.who))
+    return await views.status_view(call.house, pid=os.getpid())
+
+
+async def metrics(call: Call) -> object:
+    permit(access.may_operate(call.who) or access.may_read_usage(call.who, None))
+    return call.house.metrics.exposition()
+
+
+async def tenants(call: Call) -> object:
+    permit(access.may_operate(call.who))
+    found = call.house.directory.tenants()
+    return {"tenants": [{"tenant": name, "suspended": gone} for name, gone in found.items()]}
+
+
+class Reasoned(msgspec.Struct, forbid_unknown_fields=True):
+    reason: Note | None = None
+
+
+async def suspend(call: Call) -> object:
+    return await _set_suspended(call, suspended=True)
+
+
+async def resume(call: Call) -> object:
+    return await _set_suspended(call, suspended=False)
+
+
+async def _set_suspended(call: Call, *, suspended: bool) -> object:
+    permit(access.may_suspend(call.who))
+    assert call.name is not None
+    reason = call.decode(Reasoned).reason or ""
+    directory = _knowing(call, call.name)
+    if suspended:
+        await directory.suspend(call.name, reason=reason, actor=call.actor)
+    else:
+        await directory.resume(call.name, reason=reason, actor=call.actor)
+    kind = "tenant.suspended" if suspended else "tenant.resumed"
+    await call.record(kind, tenant=call.name, target=call.name, reason=None)
+    return {"tenant": call.name, "suspended": suspended}
+
+
+def _knowing(call: Call, tenant: str) -> Directory:
+    """The directory, which knows this tenant; else 404."""
+    if tenant not in call.house.directory.tenants():
+        raise not_found(f"There is no tenant '{printable(tenant)}'.")
+    return call.house.directory
+
+
+class NewKeyAsk(msgspec.Struct, forbid_unknown_fields=True):
+    tenant: Id
+    user: Id
+    project: Id | None = None
+    roles: Annotated[list[str], Meta(max_length=8)] | None = None
+    groups: Annotated[list[Id], Meta(max_length=64)] | None = None
+    service_class: Id | None = None
+    expires_at: Annotated[int, Meta(ge=0, le=253_402_300_799)] | None = None
+
+
+async def create_key(call: Call) -> object:
+    ask = call.decode(NewKeyAsk)
+    permit(access.may_administer(call.who, ask.tenant))
+    directory = _knowing(call, ask.tenant)
+    roles = tuple(ask.roles or ())
+    if not set(roles) <= KEY_ROLES:
+        raise invalid(
+            "A key may hold the roles " + " and ".join(sorted(KEY_ROLES)) + ", no other.",
+            param="roles",
+        )
+    made = call.house.mint_key()
+    await directory.add_key(
+        KeyRecord(
+            id=made.id,
+            digest=made.digest,
+            tenant=ask.tenant,
+            user=ask.user,
+            project=ask.project,
+            roles=roles,
+            groups=tuple(ask.groups or ()),
+            service_class=ask.service_class,
+            created_at_s=call.house.clock.wall_ms() // 1000,
+            expires_at_s=ask.expires_at,
+        ),
+        actor=call.actor,
+    )
+    await call.record("key.created", tenant=ask.tenant, target=made.id, reason=None)
+    return {"id": made.id, "secret": made.secret, "tenant": ask.tenant, "user": ask.user}
+
+
+async def list_keys(call: Call) -> object:
+    asked = query(call.scope, frozenset({"tenant"}))
+    tenant = asked.get("tenant") or call.who.tenant
+    if tenant is None:
+        permit(access.may_operate(call.who))
+        of = tuple(call.house.directory.tenants())
+    else:
+        permit(access.may_administer(call.who, tenant))
+        of = (tenant,)
+    listed = [key for name in of for key in call.house.directory.list_keys(name)]
+    return {"keys": [views.key_view(key) for key in listed]}
+
+
+async def rotate_key(call: Call) -> object:
+    record = _administered_key(call)
+    made = call.house.mint_key()
+    await call.house.directory.rotate_key(
+        record.id, new_id=made.id, new_digest=made.digest, actor=call.actor
+    )
+    await call.record("key.rotated", tenant=record.tenant, target=record.id, reason=None)
+    return {"id": made.id, "secret": made.secret, "replaces": record.id}
+
+
+async def revoke_key(call: Call) -> object:
+    record = _administered_key(call)
+    reason = call.decode(Reasoned).reason or ""
+    await call.house.directory.revoke_key(record.id, reason=reason, actor=call.actor)
+    await call.record("key.revoked", tenant=record.tenant, target=record.id, reason=None)
+    return {"id": record.id, "revoked": True}
+
+
+def _administered_key(call: Call) -> KeyRecord:
+    """Another tenant's key and an absent one look the same."""
+    assert call.name is not None
+    record = call.house.directory.key(call.name)
+    if record is None or not access.may_administer(call.who, record.tenant):
+        raise not_found("There is no such key.")
+    return record
+
+
+class RevokeAsk(msgspec.Struct, forbid_unknown_fields=True):
+    token_id: Id | None = None
+    issuer: Id | None = None
+    subject: Id | None = None
+    tenant: Id | None = None
+    expires_at: Annotated[int, Meta(ge=0, le=253_402_300_799)] | None = None
+    reason: Note | None = None
+
+
+async def revoke_token(call: Call) -> object:
+    """By token id, or everything issued to a subject so far.  A tenant's administrator revokes within
+    the tenant; an operator anywhere."""
+    ask = call.decode(RevokeAsk)
+    tenant = ask.tenant or call.who.tenant or ""
+    permit(access.may_revoke(call.who, tenant))
+    directory, reason = call.house.directory, ask.reason or ""
+    if ask.token_id is not None and ask.subject is None:
+        await directory.revoke_token(
+            ask.token_id,
+            issuer=ask.issuer or "",
+            tenant=tenant,
+            expires_at_s=ask.expires_at,
+            reason=reason,
+            actor=call.actor,
+        )
+        await call.record("token.revoked", tenant=tenant or None, target=ask.token_id, reason=None)
+        return {"token_id": ask.token_id, "revoked": True}
+    if ask.subject is not None and ask.issuer is not None and ask.token_id is None:
+        await directory.revoke_subject(
+            tenant=tenant,
+            issuer=ask.issuer,
+            subject=ask.subject,
+            reason=reason,
+            actor=call.actor,
+        )
+        target = call.house.pseudonym(f"{ask.issuer}\0{ask.subject}")
+        await call.record("subject.revoked", tenant=tenant or None, target=target, reason=None)
+        return {"issuer": ask.issuer, "subject": ask.subject, "revoked": True}
+    raise invalid("Name either token_id, or issuer and subject.", param="token_id")
+
+
+class BudgetAsk(msgspec.Struct, forbid_unknown_fields=True):
+    tenant: Id
+    usd: Annotated[str, Meta(pattern=r"^[0-9]{1,7}(\.[0-9]{1,9})?$")]
+    scope: Id = "tenant"
+    id: Id | None = None
+    window: Id = "calendar_month"
+    zone: Id = "UTC"
+    hard: bool = True
+    reason: Note | None = None
+
+
+async def set_budget(call: Call) -> object:
+    ask = call.decode(BudgetAsk)
+    permit(access.may_set_budget(call.who, ask.tenant, ask.scope))
+    directory = _knowing(call, ask.tenant)
+    budget = Budget(
+        limit_nano_usd=views.nano_usd(ask.usd), window=ask.window, zone=ask.zone, hard=ask.hard
+    )
+    await directory.set_budget(
+        views.target(ask.tenant, ask.scope, ask.id),
+        budget,
+        reason=ask.reason or "",
+        actor=call.actor,
+    )
+    await call.record("budget.set", tenant=ask.tenant, target=ask.scope, reason=None)
+    return {"tenant": ask.tenant, "scope": ask.scope, "id": ask.id, "limit_usd": ask.usd}
+
+
+async def budgets(call: Call) -> object:
+    asked = query(call.scope, frozenset({"tenant"}))
+    tenant = asked.get("tenant") or call.who.tenant
+    permit(access.may_read_usage(call.who, tenant))
+    return {"budgets": await views.budgets_view(call.house, tenant)}
+
+
+async def usage(call: Call) -> object:
+    asked = query(call.scope, frozenset({"by", "from", "to", "tenant"}))
+    tenant = asked.get("tenant") or call.who.tenant
+    permit(access.may_read_usage(call.who, tenant))
+    by = tuple(part for part in asked.get("by", "tenant").split(",") if part)
+    if not by or len(set(by)) != len(by) or not set(by) <= set(COLUMNS):
+        raise invalid("'by' is a list of: " + ", ".join(COLUMNS) + ".", param="by")
+    rows = await call.house.book.usage(
+        by,
+        from_ms=views.instant_ms(asked.get("from"), "from") or 0,
+        to_ms=views.instant_ms(asked.get("to"), "to") or FOR_EVER_MS,
+        tenant=tenant,
+    )
+    return views.usage_view(rows, cost=access.may_read_cost(call.who))
+
+
+async def request(call: Call) -> object:
+    assert call.name is not None
+    found = await call.house.book.explain(call.name)
+    if found is not None:
+        dims = found.dims
+        owner = access.Owner(dims.tenant, dims.issuer, dims.user)
+        if access.may_operate(call.who) or access.may_read_request(call.who, owner):
+            return views.explanation_view(found, operator=access.may_operate(call.who))
+    raise not_found("There is no such request.")
+
+
+async def check(call: Call) -> object:
+    """The effective limits of a principal that need not be signed in."""
+    asked = query(call.scope, frozenset({"tenant", "user", "project"}))
+    tenant = asked.get("tenant")
+    if tenant is None:
+        raise invalid("Name the tenant: ?tenant=…", param="tenant")
+    permit(access.may_administer(call.who, tenant))
+    imagined = views.imagined(tenant, asked.get("user"), asked.get("project"))
+    return await views.standing_view(call.house, imagined)
+
+
+def printable(name: str) -> str:
+    """A caller's own word, fit to be shown back to them."""
+    return name if name.isprintable() and len(name) <= 128 else "?"

@@ -1,0 +1,83 @@
+"""What a caller may ask about themselves: who they are, what they may use, what is left.
+
+    GET /v1/me                 GET /v1/models            GET /v1/models/{id}
+    GET /v1/requests/{id}      (the owner, or an administrator of the same tenant)
+
+Someone else's object and an absent one look the same (SECURITY.md P8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.types import Receive, Scope, Send
+
+from gateway import lifecycle
+from gateway.api.wire import json_bytes, path_value
+from gateway.errors import not_found
+from gateway.house import Deployment, House
+from gateway.identify import identify
+from gateway.streaming import respond
+from gateway.views import explanation_view, standing_view
+from policies import access
+from policies.access import Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    house: House
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        who = await identify(self.house, scope)
+        await respond(send, 200, json_bytes(await standing_view(self.house, who)))
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    house: House
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        who = await identify(self.house, scope)
+        usable = lifecycle.usable_models(self.house, who)
+        data = [model_view(deployment) for deployment in usable]
+        await respond(send, 200, json_bytes({"object": "list", "data": data}))
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    house: House
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        who = await identify(self.house, scope)
+        deployment = lifecycle.usable(self.house, who, path_value(scope, "/v1/models/"))
+        await respond(send, 200, json_bytes(model_view(deployment)))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    house: House
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        who = await identify(self.house, scope)
+        found = await self.house.book.explain(path_value(scope, "/v1/requests/"))
+        if found is None:
+            raise not_found("There is no such request, or it is not yours.")
+        dims = found.dims
+        if not access.may_read_request(who, Owner(dims.tenant, dims.issuer, dims.user)):
+            raise not_found("There is no such request, or it is not yours.")
+        operator = access.may_operate(who)
+        await respond(send, 200, json_bytes(explanation_view(found, operator=operator)))
+
+
+def model_view(deployment: Deployment) -> dict[str, object]:
+    card = deployment.executor.card
+    return {
+        "id": deployment.name,
+        "object": "model",
+        "created": deployment.created_s,
+        "owned_by": "lockgate",
+        "max_model_len": card.context_tokens if card is not None else None,
+        "numerics": deployment.numerics,
+        "aliases": list(deployment.aliases),
+        "ready": card is not None,
+    }

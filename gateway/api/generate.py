@@ -1,0 +1,274 @@
+"""What both endpoints for text have in common: from a request to the line, and back to HTTP.
+
+    identify → read the body → which model → tokens → lifecycle.serve → answer or events
+
+A family (`chat`, `completions`) brings its parsing and its wording and nothing else.
+Source: API.md §1, §3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.types import Receive, Scope, Send
+
+from executor.contract import Prefilling, Waiting
+from gateway import lifecycle, strict_json
+from gateway.answer import Answer
+from gateway.api import sse
+from gateway.api.answers import Choice, Head, Usage
+from gateway.api.headers import rate_headers
+from gateway.api.schema import Controls, model_of
+from gateway.api.sse import ChatStream, CompletionStream
+from gateway.case import Case, Job
+from gateway.errors import ApiError, unavailable
+from gateway.guard import read_body
+from gateway.house import Deployment, House, Reading
+from gateway.identify import identify, request_id
+from gateway.streaming import Events, respond, stream, until_disconnect
+from gateway.telling import Delta, Telling, Voice
+from gateway.text.reply import Reply, ShownToken
+from policies.facts import Principal
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+INLINE_BYTES_MAX = 64 * 1024
+"""Larger bodies are parsed off the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A parsed request and the tokens of its prompts."""
+
+    controls: Controls
+    prompts: tuple[tuple[int, ...], ...]
+
+
+class Family(Protocol):
+    """`route` is for records; `role_first`: a choice is opened with a chunk of its own."""
+
+    @property
+    def route(self) -> str: ...
+
+    @property
+    def id_prefix(self) -> str: ...
+
+    async def ask(self, body: object, reading: Reading, wall_ms: int) -> Asked:
+        """Raises ApiError 400."""
+        ...
+
+    def stream(self, head: Head, reading: Reading, controls: Controls) -> Wording: ...
+
+    def answer(
+        self,
+        head: Head,
+        choices: list[Choice],
+        usage: Usage,
+        reading: Reading,
+        x_limit: str | None,
+    ) -> bytes: ...
+
+
+Wording = ChatStream | CompletionStream
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """A POST endpoint.  `draw_seed` gives a seed where the client named none."""
+
+    house: House
+    family: Family
+    draw_seed: Callable[[], int]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        arrived = Arrival(
+            request_id(scope), self.house.clock.wall_ms(), self.house.clock.monotonic_ns()
+        )
+        if self.house.draining():
+            raise unavailable("This server is shutting down. Try again.", code="draining")
+        who = await identify(self.house, scope)
+        body = await read_body(receive, limit=BODY_BYTES_MAX)
+        await until_disconnect(receive, self._serve(arrived, who, body, send))
+
+    async def _serve(self, arrived: Arrival, who: Principal, body: bytes, send: Send) -> None:
+        house = self.house
+        parsed = await _parse(body)
+        deployment = lifecycle.usable(house, who, model_of(parsed))
+        reading = deployment.reading()
+        asked = await self.family.ask(parsed, reading, arrived.wall_ms)
+        controls = asked.controls
+        job = _job(self.family.route, deployment, reading, asked, self.draw_seed())
+        case = Case(arrived.request_id, who, job, arrived.wall_ms, arrived.monotonic_ns)
+        head = Head(
+            id=self.family.id_prefix + arrived.request_id.removeprefix("req_"),
+            created_s=arrived.wall_ms // 1000,
+            model=deployment.name,
+            fingerprint=reading.fingerprint,
+            service_tier="default" if controls.service_tier else None,
+        )
+        voices = _voices(reading, controls, job)
+
+        def tell(answer: Answer) -> Telling:
+            return Telling(answer, voices, case, house.clock.monotonic_ns)
+
+        line = lifecycle.serve(house, who, job, case)
+        try:
+            if controls.stream:
+                wording = self.family.stream(head, reading, controls)
+                await stream(
+                    Events(send, lambda: tuple(_pairs(rate_headers(case.headroom)))),
+                    line,
+                    tell,
+                    StreamShape(wording, controls, case),
+                    case,
+                    keepalive_ms=house.timings.keepalive_ms,
+                    status_at_once=controls.x_status,
+                )
+                return
+            choices = [_Whole(controls.logprobs) for _ in voices]
+            async with line as answer:
+                telling = tell(answer)
+                while (told := await telling.next()) is not None:
+                    if isinstance(told, Delta):
+                        choices[told.index].add(told)
+                case.delivered_tokens = sum(voice.tokens for voice in voices)
+        except ApiError as why:
+            why.headers = {**rate_headers(case.headroom), **why.headers}
+            raise
+        finished = [
+            Choice(index, "".join(whole.text), case.finish_reasons[index], whole.tokens())
+            for index, whole in enumerate(choices)
+        ]
+        data = self.family.answer(head, finished, usage_of(case), reading, x_limit_of(case))
+        took_ms = (house.clock.monotonic_ns() - arrived.monotonic_ns) // 1_000_000
+        headers = rate_headers(case.headroom) | {"openai-processing-ms": str(took_ms)}
+        await respond(send, 200, data, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    request_id: str
+    wall_ms: int
+    monotonic_ns: int
+
+
+async def _parse(body: bytes) -> object:
+    if len(body) <= INLINE_BYTES_MAX:
+        return strict_json.loads(body)
+    return await asyncio.to_thread(strict_json.loads, body)
+
+
+def _job(
+    route: str, deployment: Deployment, reading: Reading, asked: Asked, drawn_seed: int
+) -> Job:
+    controls = asked.controls
+    return Job(
+        route=route,
+        model=deployment.name,
+        prompts=asked.prompts,
+        samplings=tuple(controls.sampling_for(i, drawn_seed) for i in range(controls.n)),
+        max_output_tokens=controls.max_tokens,
+        min_tokens=controls.min_tokens,
+        stop_token_ids=controls.stop_ids(reading.card),
+    )
+
+
+def _voices(reading: Reading, controls: Controls, job: Job) -> list[Voice]:
+    return [
+        Voice(
+            index,
+            Reply(
+                reading.vocabulary,
+                stops=controls.stops,
+                stop_ids=frozenset(job.stop_token_ids),
+                logprobs=controls.logprobs,
+                skip_special_tokens=controls.skip_special_tokens,
+            ),
+            by_token=bool(controls.stops),
+        )
+        for index in range(job.choices)
+    ]
+
+
+def usage_of(case: Case) -> Usage:
+    meters = case.meters()
+    return Usage(prompt=meters.input + meters.cached_input, completion=meters.output)
+
+
+def x_limit_of(case: Case) -> str | None:
+    limited = any(case.limited_by_budget(index) for index in case.ended)
+    return "token_budget" if limited else None
+
+
+class _Whole:
+    """One choice of an answer that is not streamed."""
+
+    def __init__(self, logprobs: bool) -> None:
+        self.text: list[str] = []
+        self._shown: list[ShownToken] | None = [] if logprobs else None
+
+    def add(self, delta: Delta) -> None:
+        self.text.append(delta.text)
+        if self._shown is not None:
+            self._shown.extend(delta.shown)
+
+    def tokens(self) -> tuple[ShownToken, ...] | None:
+        return None if self._shown is None else tuple(self._shown)
+
+
+class StreamShape:
+    """One answer's stream in the words of its family."""
+
+    def __init__(self, wording: Wording, controls: Controls, case: Case) -> None:
+        self._wording = wording
+        self._controls = controls
+        self._case = case
+        self._opened: set[int] = set()
+        self._told_tokens = 0
+
+    def delta(self, delta: Delta) -> bytes:
+        self._told_tokens += delta.tokens
+        usage = None
+        if self._controls.continuous_usage:
+            usage = Usage(self._case.job.prompt_tokens, self._told_tokens)
+        opening = self._open(delta.index)
+        return opening + self._wording.delta(delta.index, delta.text, delta.shown, usage=usage)
+
+    def closing(self) -> bytes:
+        """Every choice was opened and is finished; usage last, if it was asked for."""
+        case, parts = self._case, []
+        usage = usage_of(case)
+        so_far = usage if self._controls.continuous_usage else None
+        for index in range(case.job.choices):
+            parts.append(self._open(index))
+            limited = "token_budget" if case.limited_by_budget(index) else None
+            reason = case.finish_reasons[index]
+            parts.append(self._wording.finish(index, reason, x_limit=limited, usage=so_far))
+        if self._controls.include_usage:
+            parts.append(self._wording.usage(usage))
+        return b"".join(parts)
+
+    def status(self, told: Waiting | Prefilling) -> bytes:
+        if isinstance(told, Waiting):
+            if self._controls.x_status:
+                return self._wording.status("queued", position=told.position)
+            return sse.queued_comment(told.position, None)
+        progress = told.done_tokens / max(1, told.total_tokens)
+        if self._controls.x_status:
+            return self._wording.status("preparing", progress=round(progress, 2))
+        return sse.preparing_comment(progress)
+
+    def error(self, why: ApiError) -> bytes:
+        return sse.error_event(why)
+
+    def _open(self, index: int) -> bytes:
+        if index in self._opened or not isinstance(self._wording, ChatStream):
+            return b""
+        self._opened.add(index)
+        return self._wording.role(index)
+
+
+def _pairs(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()]

@@ -1,0 +1,46 @@
+"""Liveness and readiness.  No credential, no detail beyond one word.
+
+`/health`: the process answers.  `/ready`: it would serve a request now; 503 while a model loads,
+while the audit log cannot be written, and while draining, so that a balancer looks elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.api.wire import json_bytes
+from gateway.house import House
+from gateway.streaming import respond
+from security.audit import AuditUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 200, b'{"status":"ok"}')
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    house: House
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = readiness(self.house)
+        if status == "ready":
+            await respond(send, 200, b'{"status":"ready"}')
+        else:
+            await respond(send, 503, json_bytes({"status": status}), {"retry-after": "1"})
+
+
+def readiness(house: House) -> str:
+    if house.draining():
+        return "draining"
+    if any(deployment.executor.card is None for deployment in house.deployments.values()):
+        return "loading"
+    try:
+        house.audit.require_healthy()
+    except AuditUnavailable:
+        return "audit_unavailable"
+    return "ready"

@@ -1,0 +1,102 @@
+"""The two applications, route by route: the public one and the administrators'.
+
+What is not in these two tables does not exist.  Administration, metrics and their errors are on the
+admin listener alone (DESIGN.md, settled question 11; SECURITY.md W15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.api import admin
+from gateway.api.caller import Me, Model, Models, Request
+from gateway.api.chat import Chat
+from gateway.api.completions import Completions
+from gateway.api.generate import Generate
+from gateway.api.health import Health, Ready
+from gateway.errors import ApiError, not_found
+from gateway.house import House
+
+
+def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
+    """What customers reach."""
+    return Rooms(
+        [
+            _get("/health", Health()),
+            _get("/ready", Ready(house)),
+            _post("/v1/chat/completions", Generate(house, Chat(), draw_seed)),
+            _post("/v1/completions", Generate(house, Completions(), draw_seed)),
+            _get("/v1/models", Models(house)),
+            _get("/v1/models/{id:path}", Model(house)),
+            _get("/v1/me", Me(house)),
+            _get("/v1/requests/{id}", Request(house)),
+        ]
+    )
+
+
+def admin_app(house: House) -> ASGIApp:
+    """What operators and tenant administrators reach."""
+
+    def route(handler: admin.Handler, prefix: str = "", suffix: str = "") -> admin.Route:
+        return admin.Route(house, handler, prefix, suffix)
+
+    keys, tenants = "/v1/admin/keys/", "/v1/admin/tenants/"
+    return Rooms(
+        [
+            _get("/health", Health()),
+            _get("/ready", Ready(house)),
+            _get("/metrics", route(admin.metrics)),
+            _get("/v1/admin/status", route(admin.status)),
+            _get("/v1/admin/keys", route(admin.list_keys)),
+            _post("/v1/admin/keys", route(admin.create_key)),
+            _post(keys + "{id}/rotate", route(admin.rotate_key, keys, "/rotate")),
+            _post(keys + "{id}/revoke", route(admin.revoke_key, keys, "/revoke")),
+            _post("/v1/admin/tokens/revoke", route(admin.revoke_token)),
+            _get("/v1/admin/tenants", route(admin.tenants)),
+            _post(tenants + "{id}/suspend", route(admin.suspend, tenants, "/suspend")),
+            _post(tenants + "{id}/resume", route(admin.resume, tenants, "/resume")),
+            _get("/v1/admin/budgets", route(admin.budgets)),
+            _post("/v1/admin/budgets", route(admin.set_budget)),
+            _get("/v1/admin/usage", route(admin.usage)),
+            _get("/v1/admin/requests/{id}", route(admin.request, "/v1/admin/requests/")),
+            _get("/v1/admin/check", route(admin.check)),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Rooms:
+    """Starlette's router, with refusals in our own words."""
+
+    router: Router
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        object.__setattr__(self, "router", Router(routes, redirect_slashes=False))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            # With an "app" in its scope the router raises instead of answering in plain text.
+            await self.router({**scope, "app": self}, receive, send)
+        except HTTPException as why:
+            if why.status_code == 405:
+                raise ApiError(
+                    405,
+                    "invalid_request_error",
+                    "method_not_allowed",
+                    f"{scope['method']} is not possible here.",
+                    headers=dict(why.headers or {}),
+                ) from why
+            raise not_found() from why
+
+
+def _get(path: str, endpoint: ASGIApp) -> Route:
+    return Route(path, endpoint, methods=["GET"])
+
+
+def _post(path: str, endpoint: ASGIApp) -> Route:
+    return Route(path, endpoint, methods=["POST"])

@@ -1,0 +1,392 @@
+"""The composition root: settings in, a running server out.  Everything is made here, once, and
+handed on as arguments; nothing else in the house knows how its neighbours are built.
+
+Order of starting: keys, logs, audit, book (recovered before anything is served), executors (they
+load while the listeners already answer `/ready` with 503), listeners.  Stopping is the reverse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from executor.client import ExecutorProcess, State, StateKind
+from gateway import listen, logs
+from gateway.app import admin_app, public_app
+from gateway.development import Development, development_mode
+from gateway.guard import front
+from gateway.house import Clock, Deployment, House, Timings
+from gateway.listen import BindError, Bound, Listener, Reports
+from gateway.live import Live, LiveRequest, authorization_revoked
+from gateway.metrics import Metrics
+from gateway.models_store import ModelMissing, fetch
+from gateway.settings import Mode, Settings, facts
+from gateway.settings.shape import Issuer, Model
+from policies.price import PriceList
+from security import api_keys
+from security.audit import AuditEvent
+from security.audit_files import AuditCorrupt, AuditLocked
+from security.audit_log import AuditLog
+from security.authenticate import Authenticator
+from security.jwks_source import FileReader, JwksSource, UrlReader
+from security.keyring import Keyring, KeyringError, Purpose, open_keyring
+from security.tokens import ClaimNames, IssuerRule
+from tenants.book import Book, BookFault
+from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
+from tenants.directory import Change, Directory
+from tenants.store import Store, StoreRefused, StoreUnavailable
+from tenants.tempo import MemoryTempo
+
+RENEW_S = 15.0
+SWEEP_S = 5.0
+
+
+class CannotStart(Exception):
+    """What is wrong, what was expected and what to do; `run` prints it and leaves."""
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT.  The process's exit status."""
+    try:
+        with asyncio.Runner(loop_factory=listen.loop_factory()) as runner:
+            runner.run(_serve(settings))
+    except (
+        CannotStart,
+        BindError,
+        KeyringError,
+        StoreRefused,
+        BookFault,
+        AuditLocked,
+        AuditCorrupt,
+        ModelMissing,
+    ) as why:
+        sys.stderr.write(f"lockgate: {why}\n")
+        return 1
+    return 0
+
+
+@dataclass(slots=True)
+class Switch:
+    """Set once, by a signal: from then on nothing new is taken in."""
+
+    shutdown: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def draining(self) -> bool:
+        return self.shutdown.is_set()
+
+
+async def _serve(settings: Settings) -> None:
+    switch = Switch()
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, switch.shutdown.set)
+    async with opened(settings, switch.draining) as opened_house:
+        house, development = opened_house
+        log = house.log
+
+        def ready(bound: Sequence[Bound]) -> None:
+            for each in bound:
+                log("listening", name=each.name, port=each.port)
+            if development is not None:
+                development.announce(bound, models=list(house.deployments))
+
+        await listen.serve(
+            listeners(settings, house),
+            shutdown=switch.shutdown,
+            drain_s=settings.listen.drain_s,
+            on_ready=ready,
+            mint=request_ids(),
+            reports=Reports(
+                refused=lambda fault: log("wire.refused", reason=fault.value),
+                failed=lambda why: log("connection.failed", error=why),
+            ),
+        )
+
+
+def listeners(settings: Settings, house: House) -> list[Listener]:
+    """The public and the admin listener, each behind the whole front."""
+    listen_on = settings.listen
+    hosts = list(listen_on.hosts)
+    mint = request_ids()
+
+    def report(request_id: str, why: Exception) -> None:
+        house.log("handler.failed", request_id=request_id, error=why)
+
+    def stalled(request_id: str) -> None:
+        house.log("reader.stalled", request_id=request_id)
+
+    return [
+        Listener(
+            "public",
+            front(
+                public_app(house, draw_seed),
+                hosts=hosts,
+                origins=listen_on.cors_origins,
+                mint=mint,
+                report=report,
+                stalled=stalled,
+            ),
+            str(listen_on.public),
+        ),
+        Listener(
+            "admin",
+            front(
+                admin_app(house),
+                hosts=[*hosts, "127.0.0.1", "localhost", "[::1]", listen_on.admin.host],
+                origins=(),
+                mint=mint,
+                report=report,
+                stalled=stalled,
+            ),
+            str(listen_on.admin),
+        ),
+    ]
+
+
+@asynccontextmanager
+async def opened(
+    settings: Settings, draining: Callable[[], bool], timings: Timings | None = None
+) -> AsyncIterator[tuple[House, Development | None]]:
+    """Everything but the listeners."""
+    state = settings.state.dir
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    clock = Clock(lambda: time.time_ns() // 1_000_000, time.monotonic_ns)
+    keyring = open_keyring(settings.state.root_key_file)
+    log = logs.configure(development=settings.mode is Mode.DEVELOPMENT)
+    development = None
+    if settings.mode is Mode.DEVELOPMENT:
+        development = development_mode(state, now_s=clock.wall_ms() // 1000)
+    async with AsyncExitStack() as stack:
+        audit = await asyncio.to_thread(
+            AuditLog.open,
+            state / "audit",
+            key=keyring.derive(Purpose.AUDIT),
+            clock_ms=clock.wall_ms,
+        )
+        stack.push_async_callback(audit.aclose)
+        await audit.append(AuditEvent(kind="gateway.started", outcome="done"))
+        store = await asyncio.to_thread(Store.open, settings.state.database_url)
+        stack.push_async_callback(asyncio.to_thread, store.close)
+        book = Book(store, owner=secrets.token_hex(8), clock_ms=clock.wall_ms)
+        prices = PriceList(tuple(facts.price(each) for each in settings.prices))
+        await book.publish_prices(prices.prices)
+        recovered = await book.recover()
+        log("book.recovered", voided=len(recovered.voided), expired=len(recovered.expired))
+        directory = Directory(
+            directory_config(settings), store, clock_s=lambda: clock.wall_ms() / 1000
+        )
+        await directory.load()
+        deployments = await deploy(settings, stack, log)
+        live = Live()
+        house = House(
+            clock=clock,
+            timings=timings or Timings(),
+            authenticator=authenticator(settings, keyring, directory, development, clock),
+            directory=directory,
+            prices=prices,
+            tempo=MemoryTempo(lambda: clock.monotonic_ns() // 1_000_000),
+            book=book,
+            deployments={name: each for each in deployments for name in (each.name, *each.aliases)},
+            audit=audit,
+            live=live,
+            metrics=Metrics(
+                gauges=lambda: {each.name: each.executor.gauges for each in deployments}
+            ),
+            log=log,
+            pseudonym=keyring.pseudonymiser(),
+            mint_key=lambda: api_keys.mint(os.urandom, keyring.derive(Purpose.API_KEYS)),
+            draining=draining,
+        )
+        stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
+        housekeeping = asyncio.create_task(keep_house(house))
+        stack.push_async_callback(_cancelled, housekeeping)
+        yield house, development
+
+
+async def deploy(
+    settings: Settings, stack: AsyncExitStack, log: Callable[..., None]
+) -> list[Deployment]:
+    """An executor process for each model, started and not waited for."""
+    deployments = []
+    for model in settings.models:
+        found = await asyncio.to_thread(fetch, model.path, settings.models_dir)
+        executor = ExecutorProcess(
+            executor_command(model, found.path, settings.threads),
+            settings.state.dir / "run" / model.name.replace("/", "--"),
+            on_event=partial(_told, log, model.name),
+        )
+        await stack.enter_async_context(executor)
+        deployments.append(
+            Deployment(
+                name=model.name,
+                aliases=model.aliases,
+                executor=executor,
+                numerics=model.numerics.value,
+                created_s=int(found.path.stat().st_mtime),
+            )
+        )
+    return deployments
+
+
+def executor_command(model: Model, path: Path, threads: int | None) -> list[str]:
+    command = [sys.executable, "-m", "executor", "--model", str(path)]
+    command += ["--numerics", model.numerics.value, "--device", model.device.value]
+    command += ["--context-tokens", str(model.context_tokens)]
+    if model.kv_memory.size_bytes is not None:
+        command += ["--kv-memory", str(model.kv_memory.size_bytes)]
+    if threads is not None:
+        command += ["--threads", str(threads)]
+    return command
+
+
+def _told(log: Callable[..., None], name: str, state: State) -> None:
+    percent = None if state.fraction is None else round(state.fraction * 100)
+    log(
+        f"executor.{state.kind.value}",
+        model=name,
+        stage=state.stage or None,
+        percent=percent,
+        reason=state.reason if state.kind in {StateKind.BROKEN, StateKind.RESTARTING} else None,
+    )
+
+
+def authenticator(
+    settings: Settings,
+    keyring: Keyring,
+    directory: Directory,
+    development: Development | None,
+    clock: Clock,
+) -> Authenticator:
+    rules = [_rule(issuer) for issuer in settings.issuers]
+    if development is not None:
+        rules.append((development.rule, _source(FileReader(development.jwks_path), 3600)))
+    return Authenticator(
+        rules,
+        keys=directory,
+        revocations=directory,
+        pepper=keyring.derive(Purpose.API_KEYS),
+        clock_s=lambda: clock.wall_ms() / 1000,
+    )
+
+
+def _rule(issuer: Issuer) -> tuple[IssuerRule, JwksSource]:
+    claims = issuer.claims
+    rule = IssuerRule(
+        issuer=issuer.issuer,
+        audience=issuer.audience,
+        algorithms=tuple(each.value for each in issuer.algorithms),
+        typ=issuer.typ,
+        leeway_s=issuer.leeway_s,
+        claims=ClaimNames(
+            tenant=claims.tenant,
+            user=claims.user,
+            project=claims.project,
+            groups=claims.groups,
+            roles=claims.roles,
+            service_class=claims.service_class,
+        ),
+    )
+    where = str(issuer.jwks)
+    reader = UrlReader(where) if "://" in where else FileReader(Path(where))
+    return rule, _source(reader, issuer.max_stale_s)
+
+
+def _source(reader: FileReader | UrlReader, max_stale_s: int) -> JwksSource:
+    return JwksSource(reader, clock=time.monotonic, max_stale_s=max_stale_s)
+
+
+def directory_config(settings: Settings) -> DirectoryConfig:
+    return DirectoryConfig(
+        plans={
+            name: PlanConfig(
+                models=plan.models,
+                classes=plan.classes,
+                weight=plan.weight,
+                limits=facts.limits(plan.limits),
+                user_limits=facts.limits(plan.user_limits),
+                budget=None if plan.budget is None else facts.budget(plan.budget),
+            )
+            for name, plan in settings.plans.items()
+        },
+        tenants={
+            name: TenantConfig(
+                plan=tenant.plan,
+                residency=tenant.residency,
+                projects={
+                    project: ProjectConfig(
+                        budget=None if of.budget is None else facts.budget(of.budget)
+                    )
+                    for project, of in tenant.projects.items()
+                },
+            )
+            for name, tenant in settings.tenants.items()
+        },
+    )
+
+
+def withdraw(house: House, change: Change) -> None:
+    """After any change of authority: every running request is asked whether it still has its own."""
+
+    def withdrawn(request: LiveRequest) -> bool:
+        who = request.who
+        credential = who.credential
+        is_key = credential.kind == "key"
+        return (
+            house.directory.is_revoked(
+                key_id=credential.id if is_key else None,
+                token_id=None if is_key else credential.id,
+                issuer=who.issuer,
+                subject=who.user,
+                tenant=who.tenant,
+                issued_at_s=credential.issued_at_s,
+            )
+            is not None
+        )
+
+    struck = house.live.interrupt_where(withdrawn, authorization_revoked)
+    if struck:
+        house.log("authority.withdrawn", kind=change.kind.value, count=struck)
+
+
+async def keep_house(house: House) -> None:
+    """Renew what runs, resolve what was left behind.  A store that is down is tried again."""
+    since_renewal_s = 0.0
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        since_renewal_s += SWEEP_S
+        try:
+            if since_renewal_s >= RENEW_S:
+                since_renewal_s = 0.0
+                running = house.live.ids()
+                await house.tempo.renew(running)
+                await house.book.renew(running)
+            swept = await house.book.sweep()
+            if swept.expired or swept.voided:
+                house.log("book.swept", voided=len(swept.voided), expired=len(swept.expired))
+        except StoreUnavailable as down:
+            house.log("book.unavailable", error=down)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def request_ids() -> Callable[[], str]:
+    """Unguessable, since an id is enough to be told that a request is not yours."""
+    return lambda: f"req_{secrets.token_hex(12)}"
+
+
+def draw_seed() -> int:
+    """A seed for a client that named none, within int64."""
+    return secrets.randbits(62)

@@ -1,0 +1,211 @@
+"""What one request is (`Job`), and what became of it so far (`Case`).
+
+The case is the only mutable thing on the line: each stage writes what it alone knows, the audit
+record, the usage record, the log line and the metrics are read off it at the end.  Holds counts,
+times and reasons; never text, never token ids of an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from executor.contract import Cause, Ended, Sampling, Submit
+from gateway.errors import ApiError
+from policies.facts import Meters, Principal
+from policies.price import Charge
+from security.audit import AuditEvent
+from tenants.ledger import Hold
+from tenants.scopes import Dimensions
+from tenants.tempo import Headroom
+from tenants.usage import UsageRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request ready to run: tokens, not text.  `n` choices for each prompt, each sampled by its
+    own of `samplings`; choices are numbered `prompt × n + choice`."""
+
+    route: str
+    model: str  # the deployment's own name, aliases resolved
+    prompts: tuple[tuple[int, ...], ...]
+    samplings: tuple[Sampling, ...]
+    max_output_tokens: int | None
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    service_class: str | None = None
+
+    @property
+    def n(self) -> int:
+        return len(self.samplings)
+
+    @property
+    def choices(self) -> int:
+        return self.n * len(self.prompts)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Each prompt once, however many choices it has: that is what is billed."""
+        return sum(len(prompt) for prompt in self.prompts)
+
+    @property
+    def prompt_tokens_max(self) -> int:
+        return max(len(prompt) for prompt in self.prompts)
+
+    def submits(self, max_new_tokens: int) -> Iterator[Submit]:
+        for index in range(self.choices):
+            yield Submit(
+                request=0,  # the executor's client mints it
+                prompt=self.prompts[index // self.n],
+                max_new_tokens=max_new_tokens,
+                min_tokens=self.min_tokens,
+                stop_token_ids=self.stop_token_ids,
+                sampling=self.samplings[index % self.n],
+            )
+
+
+@dataclass(slots=True)
+class Case:
+    """One request's file.  Times are monotonic nanoseconds; None means not reached."""
+
+    request_id: str
+    who: Principal
+    job: Job
+    received_wall_ms: int
+    received_ns: int
+    admitted_ns: int | None = None
+    closed_ns: int | None = None
+    headroom: Headroom | None = None
+    dims: Dimensions | None = None
+    hold: Hold | None = None
+    ended: dict[int, Ended] = field(default_factory=dict)
+    output_caps: dict[int, int] = field(default_factory=dict)
+    finish_reasons: dict[int, str] = field(default_factory=dict)
+    delivered_tokens: int = 0
+    first_token_ns: int | None = None
+    charge: Charge | None = None
+    error: ApiError | None = None
+    outcome: str = "completed"
+
+    def fail(self, why: BaseException) -> None:
+        """The first reason stands; what unwinding adds is only an echo."""
+        if self.outcome != "completed":
+            return
+        if isinstance(why, ApiError):
+            self.error = why
+            self.outcome = "refused" if self.hold is None else "failed"
+        elif isinstance(why, asyncio.CancelledError | GeneratorExit):
+            self.outcome = "cancelled"
+        else:
+            self.outcome = "crashed"
+
+    def close(self, now_ns: int) -> None:
+        if self.closed_ns is None:
+            self.closed_ns = now_ns
+
+    def cap_output(self, index: int, tokens: int) -> None:
+        """A stop string was found in the `tokens`-th token of this choice.  What the executor
+        generated in the meantime is our overhead, so usage does not depend on timing."""
+        self.output_caps[index] = tokens
+
+    def touched_device(self) -> bool:
+        return any(each.prefilled or each.generated for each in self.ended.values())
+
+    def meters(self) -> Meters:
+        """What is billed (DESIGN.md, 9): input whose prefill ran, once a prompt; output generated.
+        What our own crash cut off is priced zero."""
+        if any(each.cause is Cause.CRASHED for each in self.ended.values()):
+            return Meters()
+        prefilled: dict[int, int] = {}
+        for index, each in self.ended.items():
+            prompt = index // self.job.n
+            prefilled[prompt] = max(prefilled.get(prompt, 0), each.prefilled)
+        return Meters(
+            input=sum(prefilled.values()),
+            output=sum(self.billed_output(index) for index in self.ended),
+        )
+
+    def billed_output(self, index: int) -> int:
+        generated = self.ended[index].generated
+        return min(generated, self.output_caps.get(index, generated))
+
+    def limited_by_budget(self, index: int) -> bool:
+        """It stopped at a reservation that the budget had cut short."""
+        return (
+            self.hold is not None
+            and self.hold.limited
+            and self.finish_reasons.get(index) == "length"
+            and self.ended[index].generated >= self.hold.output_tokens
+        )
+
+    @property
+    def reason(self) -> str | None:
+        return self.error.reason if self.error is not None else None
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.finish_reasons.get(0)
+
+    def span_ns(self, stage: str) -> int:
+        """The longest of the choices': they run side by side."""
+        return max((getattr(each, f"{stage}_ns") for each in self.ended.values()), default=0)
+
+    def admitted_after_ns(self) -> int:
+        return 0 if self.admitted_ns is None else self.admitted_ns - self.received_ns
+
+    def usage_record(self) -> UsageRecord:
+        assert self.dims is not None
+        meters = self.meters()
+        return UsageRecord(
+            request_id=self.request_id,
+            dims=self.dims,
+            route=self.job.route,
+            received_at_ms=self.received_wall_ms,
+            outcome=self.outcome,
+            reason=self.reason,
+            finish_reason=self.finish_reason,
+            prompt_tokens=meters.input,
+            output_tokens=meters.output,
+            generated_tokens=sum(each.generated for each in self.ended.values()),
+            delivered_tokens=self.delivered_tokens,
+            admitted_ns=self.admitted_after_ns(),
+            queued_ns=self.span_ns("queued"),
+            prefill_ns=self.span_ns("prefill"),
+            decode_ns=self.span_ns("decode"),
+            total_ns=(self.closed_ns or self.received_ns) - self.received_ns,
+            device_ns=sum(each.device_ns for each in self.ended.values()),
+            recomputed_ns=sum(each.recomputed_ns for each in self.ended.values()),
+            preemptions=sum(each.preemptions for each in self.ended.values()),
+        )
+
+    def audit_event(self, pseudonym: Callable[[str], str]) -> AuditEvent:
+        meters = self.meters()
+        return AuditEvent(
+            kind="request." + self.outcome,
+            request_id=self.request_id,
+            tenant=self.who.tenant,
+            subject=pseudonym(f"{self.who.issuer}\0{self.who.user}"),
+            credential_id=self.who.credential.id,
+            route=self.job.route,
+            model=self.job.model,
+            outcome=self.outcome,
+            reason=self.reason,
+            input_tokens=meters.input,
+            output_tokens=meters.output,
+            nano_usd=self.charge.total_nano_usd if self.charge is not None else 0,
+        )
+
+    def log_fields(self) -> dict[str, object]:
+        meters = self.meters()
+        return {
+            "request_id": self.request_id,
+            "tenant": self.who.tenant,
+            "route": self.job.route,
+            "model": self.job.model,
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "input_tokens": meters.input,
+            "output_tokens": meters.output,
+            "total_ms": ((self.closed_ns or self.received_ns) - self.received_ns) // 1_000_000,
+        }

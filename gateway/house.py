@@ -1,0 +1,100 @@
+"""The house: everything a request meets on its way, wired once in `bootstrap` and handed around.
+
+Frozen; holds no state of its own.  What changes while serving lives in the parts: the book, the
+tempo, the directory, the executor, the audit log, the register of live requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from executor.contract import Executor, ModelCard
+from gateway.errors import unavailable
+from gateway.live import Live
+from gateway.metrics import Metrics
+from gateway.text.templates import ChatTemplate
+from gateway.text.tokenizer import Vocabulary
+from policies.price import PriceList
+from security.api_keys import NewKey
+from security.audit_log import AuditLog
+from security.authenticate import Authenticator
+from tenants.book import Book
+from tenants.directory import Directory
+from tenants.tempo import MemoryTempo
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Wall time for records and windows, monotonic time for durations."""
+
+    wall_ms: Callable[[], int]
+    monotonic_ns: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Deadlines of the front, in milliseconds.  Tests shorten them."""
+
+    keepalive_ms: int = 10_000  # a queued stream's first byte, and between bytes (API.md §3)
+    queue_ms_max: int = 120_000  # longest wait for a place in the executor
+    stall_ms_max: int = 30_000  # a reader that takes nothing for so long is left
+    expiry_grace_ms: int = 5_000  # a running stream outlives its token by this much (J22)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one model's text becomes ids and back.  Made from the executor's card, remade when a
+    restarted executor shows another."""
+
+    card: ModelCard
+    vocabulary: Vocabulary
+    template: ChatTemplate | None
+    fingerprint: str
+
+
+@dataclass(slots=True)
+class Deployment:
+    """One model that is served: its name, its executor, and its reading once the card is known."""
+
+    name: str
+    aliases: tuple[str, ...]
+    executor: Executor
+    numerics: str
+    created_s: int
+    _reading: Reading | None = field(default=None, repr=False)
+
+    def reading(self) -> Reading:
+        """Raises ApiError 503 `model_loading` while there is no card."""
+        card = self.executor.card
+        if card is None:
+            if self._reading is not None:  # being restarted; the text side has not changed
+                return self._reading
+            raise unavailable(
+                "The model is still loading. Try again shortly.", code="model_loading"
+            )
+        if self._reading is None or self._reading.card is not card:
+            vocabulary = Vocabulary.from_card(card)
+            template = ChatTemplate.compile(card, vocabulary)
+            fingerprint = f"lg_{card.weights_digest[:12]}_{self.numerics}"
+            self._reading = Reading(card, vocabulary, template, fingerprint)
+        return self._reading
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    clock: Clock
+    timings: Timings
+    authenticator: Authenticator
+    directory: Directory
+    prices: PriceList
+    tempo: MemoryTempo
+    book: Book
+    deployments: Mapping[str, Deployment]  # by name and by alias
+    audit: AuditLog
+    live: Live
+    metrics: Metrics
+    log: Callable[..., None]
+    pseudonym: Callable[[str], str]
+    mint_key: Callable[[], NewKey]
+    draining: Callable[[], bool]

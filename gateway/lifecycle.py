@@ -1,0 +1,242 @@
+"""The line: one request, from who is asking to the last record of it, on one screen.
+
+    authorize → admit (limits, rate, concurrency) → reserve (budget) → queue → prefill → decode
+    → settle → audit
+
+Read `serve` down and it is the request; read it up and it is the unwinding, whatever happened:
+abort, settle, give back, audit.  Each stage is a context of its own below it.  Takes a `Principal`
+and a `Job`, never an HTTP request or a token, so that batch work and the console enter by the same
+door.  Decides nothing: every verdict comes from `policies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from gateway.answer import Answer
+from gateway.case import Case, Job
+from gateway.errors import ApiError, from_deny, unavailable
+from gateway.house import Deployment, House
+from gateway.live import LiveRequest
+from policies import access, limits
+from policies.budget import LEAST_OUTPUT_TOKENS
+from policies.facts import Ask, Principal, Standing
+from policies.limits import Sized
+from policies.verdict import Allow, Deny, Reason
+from security.audit import AuditUnavailable
+from tenants.ledger import Hold, HoldAsk
+from tenants.scopes import Dimensions, budget_accounts, dimensions, scope_limits
+from tenants.store import StoreUnavailable
+from tenants.tempo import TempoAsk
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def serve(house: House, who: Principal, job: Job, case: Case) -> AsyncIterator[Answer]:
+    """Run `job` for `who`.  Leaving the block settles and audits, so the caller sends its last
+    words after it: nothing completes whose record is not durable.  Raises ApiError."""
+    async with recorded(house, case):
+        grant = authorize(house, who, job)
+        async with (
+            admitted(house, grant, case),
+            reserved(house, grant, case) as hold,
+            running(house, grant, hold, case) as answer,
+        ):
+            yield answer
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What was decided before anything was taken."""
+
+    who: Principal
+    job: Job
+    standing: Standing
+    sized: Sized
+    dims: Dimensions
+
+
+def authorize(house: House, who: Principal, job: Job) -> Grant:
+    """May this principal ask this at all, and can it ever fit?  Reads snapshots, takes nothing."""
+    standing = standing_of(house, who)
+    ask = Ask(
+        model=job.model,
+        prompt_tokens=job.prompt_tokens_max,
+        max_output_tokens=job.max_output_tokens,
+        n=job.choices,
+        service_class=job.service_class,
+    )
+    service_class = allowed(access.authorize(who, standing, ask))
+    card = house.deployments[job.model].reading().card
+    kv_tokens = card.kv_blocks * card.block_tokens
+    sized = allowed(limits.size(ask, standing.limits, card.context_tokens, kv_tokens))
+    return Grant(who, job, standing, sized, dimensions(who, job.model, service_class))
+
+
+def standing_of(house: House, who: Principal) -> Standing:
+    standing = house.directory.standing(who)
+    if isinstance(standing, Deny):
+        raise from_deny(standing)
+    return standing
+
+
+def usable(house: House, who: Principal, model: str) -> Deployment:
+    """The deployment behind a name, for those whose plan has it.  Asked before anything is read or
+    counted, so that a model that is absent and one that is forbidden take the same path."""
+    standing = standing_of(house, who)
+    deployment = house.deployments.get(model)
+    if deployment is None or deployment.name not in standing.models:
+        raise from_deny(Deny(Reason.MODEL_NOT_FOUND))
+    return deployment
+
+
+def usable_models(house: House, who: Principal) -> list[Deployment]:
+    standing = standing_of(house, who)
+    named = {each.name: each for each in house.deployments.values()}
+    return [named[name] for name in sorted(named) if name in standing.models]
+
+
+def allowed(verdict: Allow[T] | Deny) -> T:
+    """A policy's denial becomes an exception here and nowhere deeper."""
+    if isinstance(verdict, Deny):
+        raise from_deny(verdict)
+    return verdict.value
+
+
+@asynccontextmanager
+async def recorded(house: House, case: Case) -> AsyncIterator[None]:
+    """The outermost stage: whatever happens inside is audited before anybody hears of it."""
+    try:
+        house.audit.require_healthy()
+    except AuditUnavailable as down:
+        raise audit_down() from down
+    try:
+        yield
+    except BaseException as why:
+        case.fail(why)
+        raise
+    finally:
+        case.close(house.clock.monotonic_ns())
+        house.metrics.observe(case)
+        house.log("request", **case.log_fields())
+        try:
+            await house.audit.append(case.audit_event(house.pseudonym))
+        except AuditUnavailable as down:
+            raise audit_down() from down
+
+
+@asynccontextmanager
+async def admitted(house: House, grant: Grant, case: Case) -> AsyncIterator[None]:
+    """Tempo: rates and concurrency at every scope, all or nothing.  What the budget then refuses
+    is given back whole; what ran gives back the output it did not use."""
+    asked = TempoAsk(
+        request_id=case.request_id,
+        scopes=scope_limits(grant.standing, grant.dims),
+        input_tokens=grant.job.prompt_tokens,
+        output_tokens=grant.sized.max_output_tokens * grant.job.choices,
+    )
+    verdict = await house.tempo.admit(asked)
+    if isinstance(verdict, Deny):
+        case.headroom = await house.tempo.headroom(asked.scopes)
+    case.headroom = allowed(verdict)
+    try:
+        yield
+    finally:
+        if case.hold is None:
+            await house.tempo.refund(case.request_id)
+        else:
+            await house.tempo.release(case.request_id, case.meters().output)
+
+
+@asynccontextmanager
+async def reserved(house: House, grant: Grant, case: Case) -> AsyncIterator[Hold]:
+    """The book: the worst case held durably at every ancestor before anything runs; settled on
+    what was really used, or voided if nothing was."""
+    job, sized = grant.job, grant.sized
+    most = sized.max_output_tokens
+    case.dims = grant.dims
+    ask = HoldAsk(
+        request_id=case.request_id,
+        dims=grant.dims,
+        budgets=budget_accounts(grant.standing, grant.dims),
+        price=allowed(house.prices.at(job.model, house.clock.wall_ms() // 1000)),
+        prompt_tokens=job.prompt_tokens,
+        output_tokens=most,
+        output_tokens_least=most if sized.explicit else min(LEAST_OUTPUT_TOKENS, most),
+        n=job.choices,
+    )
+    try:
+        hold = case.hold = allowed(await house.book.hold(ask))
+    except StoreUnavailable as down:
+        raise unavailable("The budget could not be checked. Try again.", code="book_down") from down
+    case.admitted_ns = house.clock.monotonic_ns()
+    try:
+        yield hold
+    except BaseException as why:
+        case.fail(why)
+        raise
+    finally:
+        await settle(house, case)
+
+
+async def settle(house: House, case: Case) -> None:
+    """Once per hold.  A store that is down leaves the hold to its lease, which charges what was
+    reserved and is corrected when the usage arrives; the caller hears an error, not a lie."""
+    meters = case.meters()
+    case.close(house.clock.monotonic_ns())
+    usage = case.usage_record()
+    try:
+        if case.touched_device():
+            case.charge = (await house.book.settle(case.request_id, meters, usage)).charge
+        else:
+            await house.book.void(case.request_id, usage)
+    except StoreUnavailable as down:
+        raise unavailable("The use could not be booked. Try again.", code="book_down") from down
+
+
+@asynccontextmanager
+async def running(house: House, grant: Grant, hold: Hold, case: Case) -> AsyncIterator[Answer]:
+    """The executor: queue, prefill, decode.  It stops at what was reserved; leaving aborts."""
+    dims = grant.dims
+    tenant = house.pseudonym(dims.tenant)
+    user = house.pseudonym(f"{dims.tenant}\0{dims.issuer}\0{dims.user}")
+    submits = [
+        msgspec.structs.replace(
+            each,
+            max_new_tokens=min(each.max_new_tokens, hold.output_tokens),
+            min_tokens=min(each.min_tokens, hold.output_tokens),
+            share=((tenant, grant.standing.weight), (user, 1.0)),
+            queue_ms_max=house.timings.queue_ms_max,
+        )
+        for each in grant.job.submits(grant.sized.max_output_tokens)
+    ]
+    answer = Answer(house.deployments[grant.job.model].executor, submits)
+    request = LiveRequest(case.request_id, grant.who, answer.interrupt)
+    try:
+        with house.live.entered(request, expires_in_ms=expires_in_ms(house, grant.who)):
+            async with answer:
+                yield answer
+    finally:
+        case.ended = dict(answer.ended)
+
+
+def expires_in_ms(house: House, who: Principal) -> int | None:
+    """Until a token's authority over a running stream lapses, grace included."""
+    if who.credential.expires_at_s is None:
+        return None
+    left_ms = who.credential.expires_at_s * 1000 - house.clock.wall_ms()
+    return max(0, left_ms) + house.timings.expiry_grace_ms
+
+
+def audit_down() -> ApiError:
+    return unavailable(
+        "The audit log cannot be written, so nothing is served. Try again.",
+        code="audit_unavailable",
+        retry_after_s=5,
+    )

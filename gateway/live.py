@@ -1,0 +1,80 @@
+"""The register of requests that are running now, so that authority withdrawn ends them.
+
+A revocation, a suspension or a token's expiry interrupts each live request it concerns within the
+same event-loop turn; the request then unwinds through `lifecycle` like any other.  Knows no HTTP.
+Source: SECURITY.md P6, J20, J22.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gateway.errors import ApiError
+from policies.facts import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRequest:
+    request_id: str
+    who: Principal
+    interrupt: Callable[[BaseException], None]
+
+
+class Live:
+    def __init__(self) -> None:
+        self._requests: dict[str, LiveRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def ids(self) -> tuple[str, ...]:
+        """The requests whose leases and holds are to be renewed."""
+        return tuple(self._requests)
+
+    @contextmanager
+    def entered(self, request: LiveRequest, *, expires_in_ms: int | None) -> Iterator[None]:
+        """Live inside the block.  `expires_in_ms`: when authority lapses by itself, grace included."""
+        self._requests[request.request_id] = request
+        timer = None
+        if expires_in_ms is not None:
+            timer = asyncio.get_running_loop().call_later(
+                max(0, expires_in_ms) / 1000, request.interrupt, auth_expired()
+            )
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._requests.pop(request.request_id, None)
+
+    def interrupt_where(
+        self, concerns: Callable[[LiveRequest], bool], why: Callable[[], ApiError]
+    ) -> int:
+        """Interrupt every request that `concerns` picks; returns how many."""
+        struck = [request for request in self._requests.values() if concerns(request)]
+        for request in struck:
+            request.interrupt(why())
+        return len(struck)
+
+
+def auth_expired() -> ApiError:
+    return ApiError(
+        401,
+        "authentication_error",
+        "auth_expired",
+        "The token expired while the answer was running. Ask again with a current token.",
+        headers={"x-should-retry": "false"},
+    )
+
+
+def authorization_revoked() -> ApiError:
+    return ApiError(
+        403,
+        "permission_error",
+        "authorization_revoked",
+        "The authorization of this request was withdrawn while it was running.",
+        headers={"x-should-retry": "false"},
+    )

@@ -1,0 +1,42 @@
+"""The process's log: structlog to standard error, redacted, one JSON object a line.
+
+In development mode the same redacted fields, worded for people.  Returns a function and configures
+nothing global.  Redaction is `security.redact`; what may be said is decided there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+import structlog
+
+from security import redact
+
+
+def configure(*, development: bool) -> Callable[..., None]:
+    """`log(event, **fields)`.  Values of fields that are not on the list are shown as their type."""
+    end = [redact.redact, _for_people] if development else redact.processors()
+    logger = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[structlog.processors.TimeStamper(fmt="iso", utc=True), *end],
+    )
+
+    def log(event: str, **fields: object) -> None:
+        kept = {name: value for name, value in fields.items() if value is not None}
+        error = kept.pop("error", None)
+        if isinstance(error, BaseException):
+            kept |= redact.describe(error)
+        logger.msg(event, **kept)
+
+    return log
+
+
+def _for_people(_logger: Any, _method: str, event: Mapping[str, Any]) -> str:
+    """`12:00:01 request  outcome=completed …`"""
+    fields: MutableMapping[str, Any] = dict(event)
+    at = str(fields.pop("timestamp", ""))[11:19]
+    name = fields.pop("event", "")
+    said = "  ".join(f"{key}={value}" for key, value in fields.items())
+    return f"{at} {name:<20} {said}".rstrip()

@@ -1,0 +1,163 @@
+"""What Prometheus reads: names of API.md §5 under our own prefix, and vLLM's beside it on request.
+
+One registry for one process, made in `bootstrap`, never global.  Labels are bounded: model and
+route names come from configuration, reasons from closed sets, tenants from the directory; no user,
+key or request id is ever a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from executor.contract import Gauges
+
+if TYPE_CHECKING:
+    from gateway.case import Case
+
+SECONDS: Final = (
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75,
+    1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+)  # fmt: skip
+TOKENS: Final = tuple(float(2**power) for power in range(18))
+OWN_PREFIX: Final = "lockgate_"
+VLLM_PREFIX: Final = "vllm:"
+
+
+class Metrics:
+    """`observe` once a request, at its end; gauges are read from the executors when scraped."""
+
+    def __init__(
+        self, *, gauges: Callable[[], dict[str, Gauges]], vllm_names: bool = False
+    ) -> None:
+        self.registry = CollectorRegistry()
+        prefixes = (OWN_PREFIX, VLLM_PREFIX) if vllm_names else (OWN_PREFIX,)
+        self._families = tuple(_Family(prefix, self.registry) for prefix in prefixes)
+        self.refused = Counter(
+            f"{OWN_PREFIX}admission_rejections",
+            "Requests refused before they ran, by reason.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.auth_denied = Counter(
+            f"{OWN_PREFIX}auth_denied",
+            "Credentials not accepted, by reason.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.tenant_tokens = Counter(
+            f"{OWN_PREFIX}tenant_tokens",
+            "Tokens billed, by tenant and meter.",
+            ("tenant", "meter"),
+            registry=self.registry,
+        )
+        self.registry.register(_ExecutorGauges(gauges, prefixes))
+
+    def observe(self, case: Case) -> None:
+        """A request has ended, one way or another."""
+        if case.outcome == "refused":
+            self.refused.labels(case.reason or "unknown").inc()
+            return
+        for family in self._families:
+            family.observe(case)
+        meters = case.meters()
+        tenant = case.who.tenant or "-"
+        self.tenant_tokens.labels(tenant, "input").inc(meters.input)
+        self.tenant_tokens.labels(tenant, "output").inc(meters.output)
+
+    def exposition(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Family:
+    """The request metrics under one prefix."""
+
+    def __init__(self, prefix: str, registry: CollectorRegistry) -> None:
+        def seconds(name: str, says: str) -> Histogram:
+            return Histogram(
+                f"{prefix}{name}_seconds", says, ("model_name",), buckets=SECONDS, registry=registry
+            )
+
+        def tokens(name: str, says: str) -> Histogram:
+            return Histogram(
+                f"{prefix}{name}", says, ("model_name",), buckets=TOKENS, registry=registry
+            )
+
+        self.success = Counter(
+            f"{prefix}request_success",
+            "Requests that ended, by how.",
+            ("model_name", "finished_reason"),
+            registry=registry,
+        )
+        self.ttft = seconds("time_to_first_token", "From arrival to the first token.")
+        self.e2e = seconds("e2e_request_latency", "From arrival to the last word.")
+        self.queue = seconds("request_queue_time", "Waiting for a place in the executor.")
+        self.prefill = seconds("request_prefill_time", "Reading the prompt.")
+        self.decode = seconds("request_decode_time", "Writing the answer.")
+        self.per_token = seconds("request_time_per_output_token", "Mean over one answer.")
+        self.prompt = tokens("request_prompt_tokens", "Prompt tokens of a request.")
+        self.generation = tokens("request_generation_tokens", "Tokens generated for a request.")
+
+    def observe(self, case: Case) -> None:
+        model = case.job.model
+        meters = case.meters()
+        finished = case.finish_reason if case.outcome == "completed" else case.outcome
+        self.success.labels(model, finished or "unknown").inc()
+        if case.first_token_ns is not None:
+            self.ttft.labels(model).observe((case.first_token_ns - case.received_ns) / 1e9)
+        if case.closed_ns is not None:
+            self.e2e.labels(model).observe((case.closed_ns - case.received_ns) / 1e9)
+        self.queue.labels(model).observe(case.span_ns("queued") / 1e9)
+        self.prefill.labels(model).observe(case.span_ns("prefill") / 1e9)
+        self.decode.labels(model).observe(case.span_ns("decode") / 1e9)
+        if meters.output > 1:
+            self.per_token.labels(model).observe(case.span_ns("decode") / 1e9 / meters.output)
+        self.prompt.labels(model).observe(meters.input)
+        self.generation.labels(model).observe(meters.output)
+
+
+class _ExecutorGauges(Collector):
+    """Read at scrape time; nothing is pushed."""
+
+    def __init__(self, gauges: Callable[[], dict[str, Gauges]], prefixes: tuple[str, ...]) -> None:
+        self._gauges = gauges
+        self._prefixes = prefixes
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        now = self._gauges()
+        for prefix in self._prefixes:
+            for name, says, read in _GAUGES:
+                family = GaugeMetricFamily(f"{prefix}{name}", says, labels=["model_name"])
+                for model, gauges in now.items():
+                    family.add_metric([model], read(gauges))
+                yield family
+            for name, says, read in _COUNTERS:
+                counter = CounterMetricFamily(f"{prefix}{name}", says, labels=["model_name"])
+                for model, gauges in now.items():
+                    counter.add_metric([model], read(gauges))
+                yield counter
+
+
+def _kv_usage(gauges: Gauges) -> float:
+    held = gauges.blocks_total - gauges.blocks_free
+    return held / gauges.blocks_total if gauges.blocks_total else 0.0
+
+
+_Read = Callable[[Gauges], float]
+_GAUGES: Final[tuple[tuple[str, str, _Read], ...]] = (
+    ("num_requests_running", "Sequences in the batch.", lambda g: g.running),
+    ("num_requests_waiting", "Sequences waiting for a place.", lambda g: g.waiting),
+    ("kv_cache_usage_perc", "Part of the KV blocks that is held, 0 to 1.", _kv_usage),
+)
+_COUNTERS: Final[tuple[tuple[str, str, _Read], ...]] = (
+    ("prompt_tokens", "Prompt tokens prefilled.", lambda g: g.prompt_tokens),
+    ("generation_tokens", "Tokens generated.", lambda g: g.generated_tokens),
+    ("num_preemptions", "Sequences sent back to the queue.", lambda g: g.preemptions),
+    ("engine_steps", "Engine steps.", lambda g: g.steps),
+    ("device_seconds", "Measured step time.", lambda g: g.step_ns / 1e9),
+    ("device_overhead_seconds", "Step time charged to nobody.", lambda g: g.overhead_ns / 1e9),
+)

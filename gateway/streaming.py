@@ -1,0 +1,167 @@
+"""How an answer leaves by HTTP: whole, or as server-sent events.
+
+One task works, one watches for the caller's leaving; leaving cancels the work, once, and the line
+unwinds by itself.  The status line is held back until the first text (so that a fault before it is
+an HTTP error) or until the first keep-alive is due; every fault after it is an explicit event.
+Settlement and audit are over before the last words are sent.  Source: API.md §0, §3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from starlette.types import Receive, Send
+
+from executor.contract import Prefilling, Waiting
+from gateway.answer import Answer
+from gateway.api import sse
+from gateway.case import Case
+from gateway.errors import ApiError
+from gateway.middleware import wire
+from gateway.telling import Delta, Telling, Told
+
+_SSE_HEADERS = tuple((name.encode(), value.encode()) for name, value in sse.HEADERS)
+
+
+class Shape(Protocol):
+    """How one endpoint family words a stream.  Pure: bytes of whole events."""
+
+    def delta(self, delta: Delta) -> bytes: ...
+
+    def closing(self) -> bytes:
+        """Finish chunks, and the usage chunk where it was asked for."""
+        ...
+
+    def status(self, told: Waiting | Prefilling) -> bytes: ...
+
+    def error(self, why: ApiError) -> bytes: ...
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[None, None, None]) -> None:
+    """Run `work`; when the caller leaves first, cancel it once and let it unwind.
+    The whole body must have been read, or this would swallow it."""
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        watcher.cancel()
+        left = not task.done()
+        if left:
+            task.cancel()
+        try:
+            await _unwound(task)
+        except asyncio.CancelledError:
+            if not left:
+                raise
+
+
+async def _unwound(task: asyncio.Task[None]) -> None:
+    """Wait for `task` whatever else is cancelled meanwhile; it bounds its own unwinding."""
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(asyncio.wait({task}))
+    task.result()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@dataclass(slots=True)
+class Events:
+    """An SSE response that starts itself with the first bytes."""
+
+    send: Send
+    headers: Callable[[], tuple[tuple[bytes, bytes], ...]]
+    started: bool = field(default=False, init=False)
+
+    async def write(self, data: bytes) -> None:
+        if not self.started:
+            self.started = True
+            await self.send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [*_SSE_HEADERS, *self.headers()],
+                }
+            )
+        await self.send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def close(self, data: bytes) -> None:
+        await self.write(data)
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def stream(
+    events: Events,
+    line: AbstractAsyncContextManager[Answer],
+    tell: TellingOf,
+    shape: Shape,
+    case: Case,
+    *,
+    keepalive_ms: int,
+    status_at_once: bool,
+) -> None:
+    """Send a whole stream.  Raises ApiError only while nothing was sent yet."""
+    try:
+        async with line as answer, aclosing(paced(tell(answer), keepalive_ms)) as pieces:
+            async for told in pieces:
+                await _say(events, shape, told, case, status_at_once=status_at_once)
+    except ApiError as why:
+        if not events.started:
+            raise
+        await events.close(shape.error(why) + sse.DONE)
+        return
+    await events.close(shape.closing() + sse.DONE)
+
+
+async def _say(
+    events: Events, shape: Shape, told: Told | None, case: Case, *, status_at_once: bool
+) -> None:
+    if isinstance(told, Delta):
+        await events.write(shape.delta(told))
+        case.delivered_tokens += told.tokens
+    elif told is None:  # nothing was said for a while
+        await events.write(sse.KEEP_ALIVE)
+    elif events.started or status_at_once:
+        await events.write(shape.status(told))
+
+
+class TellingOf(Protocol):
+    def __call__(self, answer: Answer) -> Telling: ...
+
+
+async def paced(telling: Telling, keepalive_ms: int) -> AsyncGenerator[Told | None]:
+    """The pieces as they come, and None whenever nothing came for `keepalive_ms`."""
+    reading: asyncio.Task[Told | None] | None = None
+    try:
+        while True:
+            reading = reading or asyncio.ensure_future(telling.next())
+            done, _ = await asyncio.wait({reading}, timeout=keepalive_ms / 1000)
+            if not done:
+                yield None
+                continue
+            told, reading = reading.result(), None
+            if told is None:
+                return
+            yield told
+    finally:
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+
+async def respond(
+    send: Send, status: int, body: bytes, headers: Mapping[str, str] | None = None
+) -> None:
+    """A whole response; JSON unless `headers` say otherwise."""
+    named = {"content-type": "application/json", **(headers or {})}
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
+    await wire.respond(send, status, pairs, body)

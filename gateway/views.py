@@ -1,0 +1,290 @@
+"""What administration and callers are shown, as plain objects ready for JSON.
+
+Pure translations, and the few reads that need several parts of the house.  Owners see rounded
+stages and price; device time and its cost are the operator's (DESIGN.md, settled question 5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from gateway.errors import invalid
+from gateway.house import House
+from gateway.lifecycle import standing_of, usable_models
+from policies.facts import Credential, CredentialKind, Limits, Principal
+from tenants.book import Balance, Explanation, UsageRow
+from tenants.directory import BudgetTarget, KeyRecord
+from tenants.scopes import account_of, budget_accounts, dimensions, scope_limits
+
+NANO = Decimal(10) ** 9
+
+
+def usd(nano_usd: int) -> str:
+    """Exact, without an exponent."""
+    return f"{Decimal(nano_usd) / NANO:.9f}"
+
+
+def nano_usd(amount: str) -> int:
+    """Of a decimal string with at most nine places, which the schema has checked."""
+    return int(Decimal(amount) * NANO)
+
+
+def when(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def instant_ms(text: str | None, name: str) -> int | None:
+    """`2026-11-01` or an ISO 8601 instant; without a zone it is UTC.  Raises ApiError 400."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as why:
+        raise invalid(
+            f"'{name}' is not a day like 2026-11-01 nor an instant like 2026-11-01T12:00:00Z.",
+            param=name,
+        ) from why
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return int(at.timestamp() * 1000)
+
+
+def imagined(tenant: str, user: str | None, project: str | None) -> Principal:
+    """A principal that nobody signed in as, to see what it could do."""
+    nobody = Credential(CredentialKind.TOKEN, None)
+    return Principal(tenant, project, user or "-", "-", nobody)
+
+
+async def standing_view(house: House, who: Principal) -> dict[str, object]:
+    """Who this is, what they may use, their limits, and what is left of each."""
+    if who.tenant is None:
+        return {**_identity(who), "models": [], "classes": [], "limits": {}, "budgets": []}
+    standing = standing_of(house, who)
+    service_class = standing.classes[0] if standing.classes else "-"
+    dims = dimensions(who, "-", service_class)
+    headroom = await house.tempo.headroom(scope_limits(standing, dims))
+    balances = await house.book.balances(budget_accounts(standing, dims))
+    return {
+        **_identity(who),
+        "models": [each.name for each in usable_models(house, who)],
+        "classes": list(standing.classes),
+        "limits": {scope: limits_view(limits) for scope, limits in standing.limits.items()},
+        "left": {
+            kind: None
+            if window is None
+            else {
+                "limit": window.limit,
+                "remaining": window.remaining,
+                "reset_ms": window.reset_ms,
+            }
+            for kind, window in (("requests", headroom.requests), ("tokens", headroom.tokens))
+        },
+        "budgets": [balance_view(balance) for balance in balances],
+    }
+
+
+def _identity(who: Principal) -> dict[str, object]:
+    return {
+        "object": "me",
+        "tenant": who.tenant,
+        "project": who.project,
+        "user": who.user,
+        "issuer": who.issuer,
+        "groups": sorted(who.groups),
+        "roles": sorted(who.roles),
+        "credential": {
+            "kind": who.credential.kind,
+            "id": who.credential.id,
+            "expires_at": who.credential.expires_at_s,
+        },
+    }
+
+
+def limits_view(limits: Limits) -> dict[str, int]:
+    named = {name: getattr(limits, name) for name in Limits.__dataclass_fields__}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def balance_view(balance: Balance) -> dict[str, object]:
+    return {
+        "scope": balance.scope,
+        "id": balance.id,
+        "window": balance.window,
+        "hard": balance.hard,
+        "limit_usd": usd(balance.limit_nano_usd),
+        "spent_usd": usd(balance.spent_nano_usd),
+        "held_usd": usd(balance.held_nano_usd),
+        "remaining_usd": usd(balance.remaining_nano_usd),
+        "resets_at": None if balance.resets_at_s is None else when(balance.resets_at_s * 1000),
+    }
+
+
+def explanation_view(found: Explanation, *, operator: bool) -> dict[str, object]:
+    """Four stages, tokens, price; for operators device time and what was wasted as well."""
+    dims, record = found.dims, found.record
+    view: dict[str, object] = {
+        "request_id": found.request_id,
+        "tenant": dims.tenant,
+        "project": dims.project,
+        "user": dims.user,
+        "model": dims.model,
+        "service_class": dims.service_class,
+        "state": (found.state or "none").lower(),
+        "estimated": found.estimated,
+        "reserved_usd": usd(found.reserved_nano_usd),
+        "price_usd": None if found.charge is None else usd(found.charge.total_nano_usd),
+        "price_lines": []
+        if found.charge is None
+        else [
+            {
+                "meter": line.meter,
+                "tokens": line.tokens,
+                "usd_per_million": usd(line.unit_price),
+                "usd": usd(line.nano_usd),
+            }
+            for line in found.charge.lines
+        ],
+    }
+    if record is None:
+        return {**view, "outcome": "running", "stages": [], "tokens": {}}
+    spans_ns = (
+        ("admitted", record.admitted_ns),
+        ("queued", record.queued_ns),
+        ("prefill", record.prefill_ns),
+        ("decode", record.decode_ns),
+    )
+    view |= {
+        "route": record.route,
+        "received_at": when(record.received_at_ms),
+        "outcome": record.outcome,
+        "reason": record.reason,
+        "finish_reason": record.finish_reason,
+        "stages": _stages(record.received_at_ms, spans_ns, exact=operator),
+        "total_ms": rounded_ms(record.total_ns, exact=operator),
+        "tokens": {
+            "input": record.prompt_tokens,
+            "output": record.output_tokens,
+            "generated": record.generated_tokens,
+            "delivered": record.delivered_tokens,
+        },
+    }
+    if operator:
+        view |= {
+            "cost_ms": record.device_ns / 1e6,
+            "recomputed_ms": record.recomputed_ns / 1e6,
+            "preemptions": record.preemptions,
+        }
+    return view
+
+
+def _stages(
+    received_at_ms: int, spans_ns: Sequence[tuple[str, int]], *, exact: bool
+) -> list[dict[str, object]]:
+    at_ns, stages = 0, list[dict[str, object]]()
+    for name, span_ns in spans_ns:
+        at = when(received_at_ms + at_ns // 1_000_000)
+        stages.append({"name": name, "at": at, "ms": rounded_ms(span_ns, exact=exact)})
+        at_ns += span_ns
+    return stages
+
+
+def rounded_ms(span_ns: int, *, exact: bool) -> float:
+    """Two significant digits for owners: enough to see where time went, too coarse to time others
+    by."""
+    ms = span_ns / 1e6
+    if exact or ms == 0:
+        return round(ms, 3)
+    digits = 1 - math.floor(math.log10(ms))
+    return round(ms, digits)
+
+
+def usage_view(rows: Sequence[UsageRow], *, cost: bool) -> dict[str, object]:
+    """`total` is the sum of `rows`, whatever they are grouped by."""
+    return {
+        "rows": [{**row.group, **_numbers((row,), cost=cost)} for row in rows],
+        "total": _numbers(rows, cost=cost),
+    }
+
+
+def _numbers(rows: Sequence[UsageRow], *, cost: bool) -> dict[str, object]:
+    money = sum(row.nano_usd for row in rows)
+    numbers: dict[str, object] = {
+        "requests": sum(row.requests for row in rows),
+        "estimated": sum(row.estimated for row in rows),
+        "input_tokens": sum(row.input_tokens for row in rows),
+        "cached_input_tokens": sum(row.cached_input_tokens for row in rows),
+        "output_tokens": sum(row.output_tokens for row in rows),
+        "nano_usd": money,
+        "usd": usd(money),
+    }
+    if cost:
+        numbers["device_ns"] = sum(row.device_ns for row in rows)
+    return numbers
+
+
+def key_view(key: KeyRecord) -> dict[str, object]:
+    return {
+        "id": key.id,
+        "tenant": key.tenant,
+        "project": key.project,
+        "user": key.user,
+        "roles": list(key.roles),
+        "service_class": key.service_class,
+        "created_at": when(key.created_at_s * 1000),
+        "expires_at": None if key.expires_at_s is None else when(key.expires_at_s * 1000),
+        "revoked": key.revoked,
+        "replaced_by": key.replaced_by,
+    }
+
+
+async def budgets_view(house: House, tenant: str | None) -> list[dict[str, object]]:
+    """Every budget that stands, of one tenant or of all, with what is spent and held.  A user's
+    budget that holds at every issuer is many accounts, and shows its limit alone."""
+    names = (tenant,) if tenant is not None else tuple(house.directory.tenants())
+    rows: list[dict[str, object]] = []
+    for name in names:
+        for at, budget in house.directory.budgets(name).items():
+            account = account_of(at.scope, at.tenant, at.issuer, at.name, budget)
+            row: dict[str, object] = {"tenant": at.tenant, "scope": at.scope, "name": at.name}
+            if account is None:
+                rows.append({**row, "limit_usd": usd(budget.limit_nano_usd)})
+                continue
+            (balance,) = await house.book.balances((account,))
+            rows.append({**row, **balance_view(balance)})
+    return rows
+
+
+def target(tenant: str, scope: str, name: str | None) -> BudgetTarget:
+    """The tenant's own budget names nobody; what a client sends beside it is its own name."""
+    return BudgetTarget(tenant, scope, "" if scope == "tenant" else (name or ""))
+
+
+async def status_view(house: House, *, pid: int) -> dict[str, object]:
+    """The state of this process, for operators and for the leak checks of the tests."""
+    executors = {}
+    for deployment in {id(each): each for each in house.deployments.values()}.values():
+        gauges, executor = deployment.executor.gauges, deployment.executor
+        executors[deployment.name] = {
+            "state": "ready" if executor.card is not None else "loading",
+            "pid": getattr(executor, "pid", None),
+            "restarts": getattr(executor, "restarts", 0),
+            "device": None if executor.card is None else executor.card.device_name,
+            "dtype": None if executor.card is None else executor.card.dtype,
+            "gauges": {
+                name: getattr(gauges, name)
+                for name in ("running", "waiting", "blocks_total", "blocks_free", "preemptions")
+            },
+        }
+    return {
+        "pid": pid,
+        "executors": executors,
+        "executor": next(iter(executors.values()), None),
+        "live_requests": len(house.live),
+        "open_holds": await house.book.open_holds(),
+        "leases": house.tempo.leases,
+        "tasks": len(asyncio.all_tasks()),
+        "draining": house.draining(),
+    }
