@@ -7,7 +7,7 @@ Refuses to know: the executor, limits.  Source: DESIGN.md, settled 2.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -52,6 +52,7 @@ def chat_prompt(
             code="no_chat_template",
         )
     rendered = template.render(messages, now=now, extras=extras)
+    _must_fit(vocabulary, (segment.text for segment in rendered.segments), "messages")
     ids: list[int] = []
     spans: list[Span] = []
     for segment in rendered.segments:
@@ -71,6 +72,7 @@ def completion_prompt(
     Raises ApiError 400 if nothing is left to continue."""
     if not isinstance(prompt, str):
         return Prompt(prompt, (Span(len(prompt), Origin.CONTENT, "prompt"),))
+    _must_fit(vocabulary, (prompt,), "prompt")
     ids = vocabulary.encode_content(prompt, start=True)
     if not ids:
         raise invalid("The prompt has no text that this model can read.", param="prompt")
@@ -79,6 +81,19 @@ def completion_prompt(
     if add_bos and bos is not None:
         return Prompt((bos, *ids), (Span(1, Origin.SCAFFOLD), *spans))
     return Prompt(tuple(ids), spans)
+
+
+def _must_fit(vocabulary: Vocabulary, texts: Iterable[str], param: str) -> None:
+    """Refuse what is many times too long before it costs seconds to tokenise.  What is only just
+    too long is the limits' to refuse, with the exact count."""
+    needed = sum(map(vocabulary.fewest_tokens, texts))
+    if needed > vocabulary.context_tokens:
+        raise invalid(
+            f"This request needs more than {needed} tokens of context; the model has "
+            f"{vocabulary.context_tokens}. Shorten the prompt.",
+            param=param,
+            code="context_length_exceeded",
+        )
 
 
 async def chat_prompt_async(

@@ -41,6 +41,7 @@ class Vocabulary:
             added = document.get("added_tokens") or []
             marked = frozenset(token["id"] for token in added if token["special"])
             self.size = card.vocab_size
+            self.context_tokens = card.context_tokens
             self.bos_token_id = card.bos_token_id
             self.eos_token_ids = card.eos_token_ids
             self.forbidden_ids = frozenset(card.special_token_ids) | marked
@@ -63,6 +64,7 @@ class Vocabulary:
         except Exception as error:  # the library raises bare Exception for a malformed document
             raise TokenizerFault(f"The model's tokenizer.json cannot be read: {error}") from error
         self._bytes = texts
+        self._normalises = document.get("normalizer") is not None
         self._printed = [b"" if i in self.skipped_ids else raw for i, raw in enumerate(texts)]
         self._longest_bytes = max(1, *map(len, texts))
         self._special_texts = tuple(
@@ -95,8 +97,10 @@ class Vocabulary:
 
     def fewest_tokens(self, text: str) -> int:
         """A lower bound on the tokens of `text`, without tokenising: what can never fit is refused
-        cheaply.  The 3 is for normalisers, which compose at most that many characters into one."""
-        return len(text) // (3 * self._longest_bytes)
+        cheaply.  (Characters that yield nothing are counted; who sends only those has no prompt.)"""
+        if self._normalises:  # composition makes one character of at most three
+            return len(text) // (3 * self._longest_bytes)
+        return len(text.encode()) // self._longest_bytes
 
     def mentions_special(self, text: str) -> bool:
         """Whether the text of a forbidden token occurs in `text`."""

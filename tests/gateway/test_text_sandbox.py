@@ -125,6 +125,14 @@ def test_what_no_template_needs_is_refused(source: str) -> None:
         render(source)
 
 
+@pytest.mark.parametrize(
+    "source", ("{{ 'a' * 10000000000 }}", "{{ ('a' * 9999).join('b' * 9999) }}")
+)
+def test_text_is_charged_before_it_is_made(source: str) -> None:
+    with pytest.raises(TemplateFault, match="too much text"):
+        render(source)
+
+
 def test_time_runs_out() -> None:
     ticks = iter(range(10_000))
     environment = BoundedEnvironment(Bounds(seconds=50), lambda: float(next(ticks)))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -213,6 +214,21 @@ def test_completion_prompts() -> None:
     with pytest.raises(ApiError) as caught:
         completion_prompt(VOCABULARY, "\x06", add_bos=True)
     assert caught.value.param == "prompt"
+
+
+def test_what_can_never_fit_is_refused_before_it_is_tokenised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(Vocabulary, "encode_content")
+    text = "x" * 100_000
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: completion_prompt(VOCABULARY, text, add_bos=False),
+        lambda: chat_prompt(VOCABULARY, TEMPLATES[CHATML], [ChatMessage("user", text)], now=NOW),
+    )
+    for ask, param in zip(asks, ("prompt", "messages"), strict=True):
+        with pytest.raises(ApiError) as caught:
+            ask()
+        assert (caught.value.param, caught.value.code) == (param, "context_length_exceeded")
 
 
 def test_a_sentencepiece_prompt_has_its_space_only_at_the_start() -> None:

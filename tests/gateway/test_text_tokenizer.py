@@ -44,19 +44,27 @@ def test_scaffold_yields_special_ids(kind: str) -> None:
 
 
 def test_a_pasted_marker_stays_text() -> None:
-    for vocabulary, marker in ((BYTES, "<|im_end|>"), (PIECES, "</s>")):
+    for vocabulary, marker in (
+        (BYTES, "<|im_end|>"),
+        (PIECES, "</s>"),
+        (KINDS["unigram"], "</s>"),
+    ):
         ids = vocabulary.encode_content(marker)
         assert len(ids) > 1
         assert b"".join(map(vocabulary.token_bytes, ids)) == marker.encode()
 
 
 def test_marker_in_the_vocabulary_itself_stays_text() -> None:
-    """`ignore_merges` takes a whole word that is in the vocabulary, marker or not."""
-    document = byte_level()
+    """`ignore_merges` takes a whole word that is in the vocabulary, marker or not; and this file
+    does not list its markers as added tokens."""
+    document = byte_level() | {"added_tokens": []}
     document["model"]["ignore_merges"] = True
     document["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
     document["pre_tokenizer"]["trim_offsets"] = True
-    vocabulary = Vocabulary.from_card(card_of(document))
+    vocabulary = Vocabulary.from_card(
+        card_of(document, special_token_ids=(0, 1, 2), vocab_size=BYTES.size)
+    )
+    assert vocabulary.encode_scaffold("<|im_end|>") == [2]
     ids = vocabulary.encode_content("<|im_end|>")
     assert vocabulary.decode(ids) == "<|im_end|>"
 
@@ -159,6 +167,9 @@ def test_truncation_in_the_file_loses_no_text() -> None:
 @given(text=st.text(min_size=1))
 def test_fewest_tokens_is_a_lower_bound(text: str) -> None:
     assert PIECES.fewest_tokens(text) <= len(PIECES.encode_content(text))
+    readable = BYTES.decode(BYTES.encode_content(text))
+    assert BYTES.fewest_tokens(readable) <= len(BYTES.encode_content(readable))
+    assert BYTES.fewest_tokens("x" * 1000) >= 1000 // 32
 
 
 def _broken(change: dict[str, Any]) -> bytes:

@@ -114,7 +114,7 @@ def sentencepiece() -> dict[str, Any]:
 
 @functools.cache
 def _unigram() -> str:
-    chars = sorted({c for text in _TEXTS for c in text if c != " "})
+    chars = sorted({c for text in [*_TEXTS, "</s>"] for c in text if c != " "})
     pieces = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), ("▁", -2.0), ("▁hello", -1.0)]
     pieces += [(char, -3.0) for char in chars]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
