@@ -95,7 +95,7 @@ async def _serve(settings: Settings) -> None:
 
         def ready(bound: Sequence[Bound]) -> None:
             for each in bound:
-                log("listening", name=each.name, port=each.port)
+                log("listening", listener=each.name, host=each.host, port=each.port)
             if development is not None:
                 development.announce(bound, models=list(house.deployments))
 
@@ -180,7 +180,7 @@ async def opened(
         prices = PriceList(tuple(facts.price(each) for each in settings.prices))
         await book.publish_prices(prices.prices)
         recovered = await book.recover()
-        log("book.recovered", voided=len(recovered.voided), expired=len(recovered.expired))
+        log("book.recovered", voided_count=len(recovered.voided), expired_count=len(recovered.expired))
         directory = Directory(
             directory_config(settings), store, clock_s=lambda: clock.wall_ms() / 1000
         )
@@ -371,7 +371,7 @@ async def keep_house(house: House) -> None:
                 await house.book.renew(running)
             swept = await house.book.sweep()
             if swept.expired or swept.voided:
-                house.log("book.swept", voided=len(swept.voided), expired=len(swept.expired))
+                house.log("book.swept", voided_count=len(swept.voided), expired_count=len(swept.expired))
         except StoreUnavailable as down:
             house.log("book.unavailable", error=down)
 

@@ -1,0 +1,322 @@
+"""A whole house for tests: real store, audit, authenticator and front around an echo executor.
+
+`House` in a temporary folder, no socket, no process, no model.  `Caller` drives an ASGI app as a
+server would: a body, a stream that can be left, and the wait for the handler's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from executor.echo import EchoExecutor
+from gateway.app import admin_app, public_app
+from gateway.bootstrap import withdraw
+from gateway.development import development_mode
+from gateway.guard import FrontBounds, front
+from gateway.house import Clock, Deployment, House, Timings
+from gateway.live import Live
+from gateway.metrics import Metrics
+from policies.facts import Budget, Limits, Price
+from policies.price import PriceList
+from security import api_keys
+from security.audit_log import AuditLog
+from security.authenticate import Authenticator
+from security.jwks_source import FileReader, JwksSource
+from security.keyring import Purpose, open_keyring
+from tenants.book import Book
+from tenants.config import DirectoryConfig, PlanConfig, TenantConfig
+from tenants.directory import Directory
+from tenants.store import Store
+from tenants.tempo import MemoryTempo
+
+MODEL = "echo"
+PRICE = Price("echo@0", MODEL, 0, 200_000_000, 50_000_000, 200_000_000, 600_000_000)
+PLAN = PlanConfig(
+    models=(MODEL,),
+    classes=("interactive", "batch"),
+    limits=Limits(rpm=100_000, input_tpm=10_000_000, output_tpm=10_000_000, concurrent=1000, n=8),
+    budget=Budget(1_000_000_000_000),
+)
+
+
+@dataclass
+class Time:
+    """Wall time that a test can move; monotonic time is the machine's."""
+
+    ahead_ms: int = 0
+
+    def wall_ms(self) -> int:
+        import time
+
+        return time.time_ns() // 1_000_000 + self.ahead_ms
+
+
+@dataclass
+class Inhouse:
+    house: House
+    echo: EchoExecutor
+    public: ASGIApp
+    admin: ASGIApp
+    tokens: dict[str, str]
+    time: Time
+    logged: list[dict[str, object]]
+    folder: Path
+    switch: dict[str, bool] = field(default_factory=dict)
+
+    def caller(self, name: str | None = "acme/alice") -> Caller:
+        return Caller(self.public, None if name is None else self.tokens[name])
+
+    def operator(self, name: str = "operator") -> Caller:
+        return Caller(self.admin, self.tokens[name])
+
+    async def at_rest(self) -> None:
+        """Nothing of any request is left anywhere."""
+        assert len(self.house.live) == 0
+        assert self.house.tempo.leases == 0
+        assert await self.house.book.open_holds() == 0
+        gauges = self.echo.gauges
+        assert (gauges.running, gauges.waiting) == (0, 0)
+        assert gauges.blocks_free == gauges.blocks_total
+
+    def audited(self) -> list[dict[str, Any]]:
+        """The audit log's records, in order."""
+        lines: list[dict[str, Any]] = []
+        for path in sorted((self.folder / "audit").glob("*.jsonl")):
+            lines += [json.loads(line) for line in path.read_text().splitlines()]
+        return lines
+
+
+@asynccontextmanager
+async def inhouse(
+    folder: Path,
+    *,
+    plan: PlanConfig = PLAN,
+    echo: EchoExecutor | None = None,
+    timings: Timings | None = None,
+    bounds: FrontBounds | None = None,
+    prices: tuple[Price, ...] = (PRICE,),
+) -> AsyncIterator[Inhouse]:
+    import time
+
+    folder.mkdir(parents=True, exist_ok=True)
+    clock_time = Time()
+    clock = Clock(clock_time.wall_ms, time.monotonic_ns)
+    keyring = open_keyring(folder / "root.key")
+    development = development_mode(folder, now_s=clock.wall_ms() // 1000)
+    echo = echo or EchoExecutor()
+    logged: list[dict[str, object]] = []
+    switch = {"draining": False}
+    async with AsyncExitStack() as stack:
+        audit = AuditLog.open(
+            folder / "audit", key=keyring.derive(Purpose.AUDIT), clock_ms=clock.wall_ms
+        )
+        stack.push_async_callback(audit.aclose)
+        store = Store.open(f"sqlite:///{folder}/lockgate.db")
+        stack.push_async_callback(asyncio.to_thread, store.close)
+        book = Book(store, owner="test", clock_ms=clock.wall_ms)
+        await book.publish_prices(prices)
+        await book.recover()
+        directory = Directory(
+            DirectoryConfig(
+                plans={"pro": plan},
+                tenants={"acme": TenantConfig(plan="pro"), "globex": TenantConfig(plan="pro")},
+            ),
+            store,
+            clock_s=lambda: clock.wall_ms() / 1000,
+        )
+        await directory.load()
+        pepper = keyring.derive(Purpose.API_KEYS)
+        source = JwksSource(FileReader(development.jwks_path), clock=time.monotonic)
+        house = House(
+            clock=clock,
+            timings=timings or Timings(),
+            authenticator=Authenticator(
+                [(development.rule, source)],
+                keys=directory,
+                revocations=directory,
+                pepper=pepper,
+                clock_s=lambda: clock.wall_ms() / 1000,
+            ),
+            directory=directory,
+            prices=PriceList(prices),
+            tempo=MemoryTempo(lambda: time.monotonic_ns() // 1_000_000),
+            book=book,
+            deployments={MODEL: Deployment(MODEL, (), echo, "invariant", 0)},
+            audit=audit,
+            live=Live(),
+            metrics=Metrics(gauges=lambda: {MODEL: echo.gauges}, vllm_names=True),
+            log=lambda event, **fields: logged.append({"event": event, **fields}),
+            pseudonym=keyring.pseudonymiser(),
+            mint_key=lambda: api_keys.mint(os.urandom, pepper),
+            draining=lambda: switch["draining"],
+        )
+        stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
+        seeds, ids = count(1), count(1)
+
+        def behind_front(app: ASGIApp) -> ASGIApp:
+            return front(
+                app,
+                hosts=["test"],
+                origins=[],
+                mint=lambda: f"req_{next(ids):024x}",
+                report=lambda request_id, why: logged.append({"event": "failed", "error": why}),
+                stalled=lambda request_id: logged.append({"event": "stalled"}),
+                bounds=bounds,
+            )
+
+        yield Inhouse(
+            house,
+            echo,
+            behind_front(public_app(house, lambda: next(seeds))),
+            behind_front(admin_app(house)),
+            development.tokens,
+            clock_time,
+            logged,
+            folder,
+            switch,
+        )
+
+
+@dataclass(frozen=True)
+class Answered:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        error = self.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return dict(error)
+
+    def events(self) -> list[Any]:
+        """The data events of a stream; "[DONE]" as that text."""
+        return [
+            data if data == "[DONE]" else json.loads(data)
+            for block in self.body.decode().split("\n\n")
+            if block.startswith("data: ")
+            for data in (block.removeprefix("data: "),)
+        ]
+
+    def comments(self) -> list[str]:
+        return [line for line in self.body.decode().split("\n\n") if line.startswith(":")]
+
+
+@dataclass
+class Exchange:
+    """A request in flight.  `leave` is the client's going away."""
+
+    task: asyncio.Task[None]
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    parts: list[bytes] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    complete: bool = False
+
+    def leave(self) -> None:
+        self.gone.set()
+
+    async def until(self, seen: Callable[[Exchange], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not seen(self):
+                assert not self.task.done(), "the handler ended first"
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def end(self) -> Answered:
+        async with asyncio.timeout(20):
+            await self.task
+        return Answered(self.status, self.headers, b"".join(self.parts))
+
+
+@dataclass(frozen=True)
+class Caller:
+    """One client.  `credential` None sends none."""
+
+    app: ASGIApp
+    credential: str | None
+    more: tuple[tuple[bytes, bytes], ...] = ()
+
+    def with_headers(self, **headers: str) -> Caller:
+        pairs = tuple((k.replace("_", "-").encode(), v.encode()) for k, v in headers.items())
+        return replace(self, more=pairs)
+
+    def start(self, method: str, path: str, body: object = None, query: str = "") -> Exchange:
+        raw = body if isinstance(body, bytes) else b"" if body is None else _dump(body)
+        headers = [(b"host", b"test"), *self.more]
+        if self.credential is not None:
+            headers.append((b"authorization", b"Bearer " + self.credential.encode()))
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": headers,
+            "client": ("127.0.0.1", 1),
+            "server": ("test", 80),
+        }
+        sent = False
+        exchange: Exchange
+
+        async def receive() -> Mapping[str, Any]:
+            nonlocal sent
+            if not sent:
+                sent = True
+                return {"type": "http.request", "body": raw, "more_body": False}
+            await exchange.gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Mapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                exchange.headers = {k.decode(): v.decode() for k, v in message["headers"]}
+            else:
+                exchange.parts.append(message.get("body", b""))
+                exchange.complete = not message.get("more_body", False)
+            exchange.changed.set()
+
+        async def run() -> None:
+            await asyncio.sleep(0)  # until `exchange` exists
+            await self.app(scope, receive, send)  # type: ignore[arg-type]
+
+        exchange = Exchange(asyncio.create_task(run()))
+        return exchange
+
+    async def get(self, path: str, query: str = "") -> Answered:
+        return await self.start("GET", path, query=query).end()
+
+    async def post(self, path: str, body: object) -> Answered:
+        return await self.start("POST", path, body).end()
+
+    async def chat(self, content: str = "hello", **fields: object) -> Answered:
+        return await self.post(CHAT, chat_body(content, **fields))
+
+
+CHAT = "/v1/chat/completions"
+
+
+def chat_body(content: str = "hello", **fields: object) -> dict[str, object]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": content}], **fields}
+
+
+def _dump(body: object) -> bytes:
+    return json.dumps(body).encode()
