@@ -50,6 +50,16 @@ class Tiny:
                 await self._start(send)
                 await self.release.wait()
                 await send({"type": "http.response.body", "body": b"end"})
+            case "/v1/late":
+                await self._start(send)
+                await asyncio.sleep(0.05)  # the unread body fills the server's queue meanwhile
+                await send({"type": "http.response.body", "body": b"end"})
+            case "/v1/stubborn":
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                await respond(send, 200, [], b"all the same")
+            case "/v1/tail":
+                await respond(send, 200, [], b"x" * 60_000)
             case "/v1/flood":
                 await self._start(send)
                 try:
@@ -251,6 +261,41 @@ def test_the_answer_to_a_broken_body_is_ours_alone() -> None:
 
 
 @slow
+def test_a_handler_cannot_write_behind_the_answer_to_a_broken_body() -> None:
+    async def scene(running: Running, tiny: Tiny) -> None:
+        async with running.client() as client:
+            await client.send(request("POST /v1/stubborn", "Transfer-Encoding: chunked"))
+            await tiny.entered.wait()
+            await client.send(b"zz\r\n")
+            assert (await client.answer()).code == Fault.CHUNK.value
+            assert await client.rest() == b""
+
+    play(scene)
+
+
+@slow
+def test_endless_pipelining_is_cut_off() -> None:
+    async def scene(running: Running, tiny: Tiny) -> None:
+        async with running.client() as client:
+            await client.send(request("POST /v1/wait", body=b"{}") + GET * 4000)
+            await asyncio.wait_for(tiny.gone.wait(), 5)
+
+    play(scene)
+
+
+@slow
+def test_an_answer_nobody_reads_does_not_keep_its_connection() -> None:
+    async def scene(running: Running, tiny: Tiny) -> None:
+        before = len(asyncio.all_tasks())
+        async with running.client(receive_buffer=4096) as client:
+            await client.send(request("GET /v1/tail", "Connection: close"))
+            await tiny.entered.wait()
+            await until(lambda: len(asyncio.all_tasks()) == before)
+
+    play(scene, bounds=Bounds(send_buffer_bytes=4096, close_s=0.2))
+
+
+@slow
 def test_a_head_that_drips_is_cut_at_its_deadline() -> None:
     async def scene(running: Running, tiny: Tiny) -> None:
         async with running.client() as client:
@@ -300,11 +345,11 @@ def test_rejected_uploads_leak_nothing() -> None:
         before = len(asyncio.all_tasks())
         for _ in range(10):
             async with running.client() as client:
-                await client.send(request("POST /v1/x", f"Content-Length: {1 << 20}"))
-                head = await client.answer()
+                await client.send(request("POST /v1/late", f"Content-Length: {1 << 20}"))
                 await client.send(b"x" * (1 << 20))
-                assert head.status == 200
-                assert head.headers["connection"] == "close"
+                answer = await client.answer()
+                assert answer.status == 200
+                assert answer.headers["connection"] == "close"
                 assert await client.rest() == b""
         await until(lambda: len(asyncio.all_tasks()) == before)
 
