@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import assert_never
 
@@ -130,7 +131,7 @@ class Refusal:
             }
         )
         lines = [
-            f"HTTP/1.1 {self.status} {_PHRASES[self.status]}",
+            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
             "content-type: application/json",
             f"content-length: {len(body)}",
             "cache-control: no-store",
@@ -142,19 +143,6 @@ class Refusal:
         if self.status == 503:
             lines.append("retry-after: 1")
         return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + body
-
-
-_PHRASES: Mapping[int, str] = MappingProxyType(
-    {
-        400: "Bad Request",
-        408: "Request Timeout",
-        414: "URI Too Long",
-        431: "Request Header Fields Too Large",
-        501: "Not Implemented",
-        503: "Service Unavailable",
-        505: "HTTP Version Not Supported",
-    }
-)
 
 
 class _State(Enum):

@@ -209,5 +209,5 @@ async def uvicorn_server(app: ASGIApp) -> AsyncIterator[Running]:
 async def until(true: Callable[[], bool]) -> None:
     """Wait for what no event tells."""
     async with asyncio.timeout(PATIENCE_S):
-        while not true():  # noqa: ASYNC110  (it stands for states of foreign code)
+        while not true():
             await asyncio.sleep(0.005)

@@ -402,6 +402,25 @@ def test_a_reader_that_stalls_ends_its_handler_at_the_send_deadline() -> None:
 
 
 @slow
+def test_answers_piling_up_unread_end_in_a_quiet_cut() -> None:
+    told = Told()
+
+    async def scene(running: Running, tiny: Tiny) -> None:
+        before = len(asyncio.all_tasks())
+        async with running.client(receive_buffer=4096) as client:
+            await client.send(request("GET /v1/tail") * 30)
+            await until(lambda: told.stalled != [])
+            await until(lambda: len(asyncio.all_tasks()) == before)
+
+    play(
+        scene,
+        bounds=Bounds(send_buffer_bytes=4096),
+        front_bounds=FrontBounds(send_s=0.2),
+        told=told,
+    )
+
+
+@slow
 def test_writes_have_a_deadline_of_their_own() -> None:
     """Without the guard too: a stalled reader's connection is dropped and its handler ended."""
 

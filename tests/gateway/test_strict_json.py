@@ -132,7 +132,7 @@ JSONS = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(JSONS, st.sampled_from([None, 0, 1]), st.booleans())
 def test_any_value_survives_any_spelling(
     value: object, indent: int | None, ascii_only: bool
@@ -141,7 +141,7 @@ def test_any_value_survives_any_spelling(
     assert strict_json.loads(body) == value
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(JSONS, st.text(st.sampled_from('":\\ {a\n'), max_size=3), st.sampled_from(["", " ", "\n"]))
 def test_a_repeated_key_is_found_anywhere(value: object, key: str, gap: str) -> None:
     name, inner = json.dumps(key), json.dumps(value)
