@@ -456,14 +456,18 @@ def test_old_hours_are_forgotten_and_reservations_are_not() -> None:
         with folder() as where, opened(clock, where / "x.db") as book:
             await held(book, "r1", project_budget(10**9), tenant_budget(10**9, "total"))
             await book.settle("r1", Meters(input=100))
+            clock.ms += 2 * HOUR_MS
+            await held(book, "open", project_budget(10**9))
             clock.ms += 9 * 24 * HOUR_MS
+            await book.renew(["open"])
             await book.sweep()
             rows = await book._store.read(
                 lambda conn: conn.execute(select(schema.budget_window.c.window_id)).scalars().all()
             )
-            assert rows == ["total"]
+            still_open = (NOON_MS + 2 * HOUR_MS) // HOUR_MS
+            assert sorted(rows) == [f"rolling_24h/{still_open}", "total"]
             clock.ms -= 9 * 24 * HOUR_MS
-            assert await money(book, project_budget(10**9)) == (20_000, 0)
+            assert await money(book, project_budget(10**9)) == (20_000, WHOLE)
 
     run(test)
 

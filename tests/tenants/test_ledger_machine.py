@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from sqlalchemy import Connection, case, func, select
+from sqlalchemy.exc import IntegrityError
 
 from policies import budget as budget_policy
 from policies import price as pricing
@@ -319,7 +320,7 @@ class Book(RuleBasedStateMachine):
             assert sum(row.nano_usd for row in rows) == spent
 
 
-def check(examples: int, steps: int) -> None:
+def check(examples: int, steps: int, *, shrink: bool = True) -> None:
     run_state_machine_as_test(
         Book,
         settings=settings(
@@ -329,18 +330,20 @@ def check(examples: int, steps: int) -> None:
             derandomize=True,
             database=None,
             print_blob=False,
+            report_multiple_bugs=False,
+            phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
         ),
     )
 
 
 def test_the_book_holds_briefly() -> None:
-    check(3, 10)
+    check(2, 10)
 
 
 @pytest.mark.slow
 def test_the_book_holds() -> None:
-    check(150, 40)
+    check(40, 30)
 
 
 def _sweep_releases_for_free(patch: pytest.MonkeyPatch) -> None:
@@ -455,7 +458,5 @@ def test_a_broken_book_is_caught(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
-    with pytest.raises((Exception, ExceptionGroup)) as caught:
-        check(60, 25)
-    text = repr(caught.value) + "".join(getattr(caught.value, "__notes__", []))
-    assert any(kind in text for kind in ("AssertionError", "IntegrityError", "assert")), text
+    with pytest.raises((AssertionError, IntegrityError)):
+        check(60, 25, shrink=False)
