@@ -127,7 +127,7 @@ def test_the_scenarios_do_preempt() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None, derandomize=True, database=None)
+@settings(max_examples=800, deadline=None, derandomize=True, database=None)
 @given(st.integers(2**32, 2**40))
 def test_many_more_scenarios(seed: int) -> None:
     play(seed)
