@@ -167,7 +167,7 @@ _ROWS: Mapping[Reason, _Row] = MappingProxyType(
             400,
             _BAD,
             "never_fits",
-            "This request needs {asked} at once and the {scope} limit is {limit}: it can never run. "
+            "This request needs {asked} at once and the {scope}'s {name} is {limit}: it can never run. "
             "Ask for less.",
         ),
         Reason.RATE_REQUESTS: _Row(
@@ -220,7 +220,12 @@ def from_deny(deny: Deny) -> ApiError:
         headers["retry-after"] = str(min(60, max(1, -(-wait_ms // 1000))))
         if wait_ms > 60_000:
             headers["x-should-retry"] = "false"
-    message = row.says.format(asked=deny.asked, limit=deny.limit, scope=deny.scope or "plan")
+    message = row.says.format(
+        asked=deny.asked,
+        limit=deny.limit,
+        scope=deny.scope or "plan",
+        name=deny.limit_name or "limit",
+    )
     return ApiError(
         row.status,
         row.kind,
