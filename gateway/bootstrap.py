@@ -17,11 +17,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from executor.client import ExecutorProcess, State, StateKind
 from gateway import listen, logs
 from gateway.app import admin_app, public_app
+from gateway.assembly import authenticator, directory_config, executor_command
 from gateway.development import Development, development_mode
 from gateway.guard import front
 from gateway.house import Clock, Deployment, House, Timings
@@ -30,18 +30,13 @@ from gateway.live import Live, LiveRequest, authorization_revoked
 from gateway.metrics import Metrics
 from gateway.models_store import ModelMissing, fetch
 from gateway.settings import Mode, Settings, facts
-from gateway.settings.shape import Issuer, Model
 from policies.price import PriceList
 from security import api_keys
 from security.audit import AuditEvent
 from security.audit_files import AuditCorrupt, AuditLocked
 from security.audit_log import AuditLog
-from security.authenticate import Authenticator
-from security.jwks_source import FileReader, JwksSource, UrlReader
-from security.keyring import Keyring, KeyringError, Purpose, open_keyring
-from security.tokens import ClaimNames, IssuerRule
+from security.keyring import KeyringError, Purpose, open_keyring
 from tenants.book import Book, BookFault
-from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
 from tenants.directory import Change, Directory
 from tenants.store import Store, StoreRefused, StoreUnavailable
 from tenants.tempo import MemoryTempo
@@ -180,7 +175,11 @@ async def opened(
         prices = PriceList(tuple(facts.price(each) for each in settings.prices))
         await book.publish_prices(prices.prices)
         recovered = await book.recover()
-        log("book.recovered", voided_count=len(recovered.voided), expired_count=len(recovered.expired))
+        log(
+            "book.recovered",
+            voided_count=len(recovered.voided),
+            expired_count=len(recovered.expired),
+        )
         directory = Directory(
             directory_config(settings), store, clock_s=lambda: clock.wall_ms() / 1000
         )
@@ -237,17 +236,6 @@ async def deploy(
     return deployments
 
 
-def executor_command(model: Model, path: Path, threads: int | None) -> list[str]:
-    command = [sys.executable, "-m", "executor", "--model", str(path)]
-    command += ["--numerics", model.numerics.value, "--device", model.device.value]
-    command += ["--context-tokens", str(model.context_tokens)]
-    if model.kv_memory.size_bytes is not None:
-        command += ["--kv-memory", str(model.kv_memory.size_bytes)]
-    if threads is not None:
-        command += ["--threads", str(threads)]
-    return command
-
-
 def _told(log: Callable[..., None], name: str, state: State) -> None:
     percent = None if state.fraction is None else round(state.fraction * 100)
     log(
@@ -256,80 +244,6 @@ def _told(log: Callable[..., None], name: str, state: State) -> None:
         stage=state.stage or None,
         percent=percent,
         reason=state.reason if state.kind in {StateKind.BROKEN, StateKind.RESTARTING} else None,
-    )
-
-
-def authenticator(
-    settings: Settings,
-    keyring: Keyring,
-    directory: Directory,
-    development: Development | None,
-    clock: Clock,
-) -> Authenticator:
-    rules = [_rule(issuer) for issuer in settings.issuers]
-    if development is not None:
-        rules.append((development.rule, _source(FileReader(development.jwks_path), 3600)))
-    return Authenticator(
-        rules,
-        keys=directory,
-        revocations=directory,
-        pepper=keyring.derive(Purpose.API_KEYS),
-        clock_s=lambda: clock.wall_ms() / 1000,
-    )
-
-
-def _rule(issuer: Issuer) -> tuple[IssuerRule, JwksSource]:
-    claims = issuer.claims
-    rule = IssuerRule(
-        issuer=issuer.issuer,
-        audience=issuer.audience,
-        algorithms=tuple(each.value for each in issuer.algorithms),
-        typ=issuer.typ,
-        leeway_s=issuer.leeway_s,
-        claims=ClaimNames(
-            tenant=claims.tenant,
-            user=claims.user,
-            project=claims.project,
-            groups=claims.groups,
-            roles=claims.roles,
-            service_class=claims.service_class,
-        ),
-    )
-    where = str(issuer.jwks)
-    reader = UrlReader(where) if "://" in where else FileReader(Path(where))
-    return rule, _source(reader, issuer.max_stale_s)
-
-
-def _source(reader: FileReader | UrlReader, max_stale_s: int) -> JwksSource:
-    return JwksSource(reader, clock=time.monotonic, max_stale_s=max_stale_s)
-
-
-def directory_config(settings: Settings) -> DirectoryConfig:
-    return DirectoryConfig(
-        plans={
-            name: PlanConfig(
-                models=plan.models,
-                classes=plan.classes,
-                weight=plan.weight,
-                limits=facts.limits(plan.limits),
-                user_limits=facts.limits(plan.user_limits),
-                budget=None if plan.budget is None else facts.budget(plan.budget),
-            )
-            for name, plan in settings.plans.items()
-        },
-        tenants={
-            name: TenantConfig(
-                plan=tenant.plan,
-                residency=tenant.residency,
-                projects={
-                    project: ProjectConfig(
-                        budget=None if of.budget is None else facts.budget(of.budget)
-                    )
-                    for project, of in tenant.projects.items()
-                },
-            )
-            for name, tenant in settings.tenants.items()
-        },
     )
 
 
@@ -371,7 +285,9 @@ async def keep_house(house: House) -> None:
                 await house.book.renew(running)
             swept = await house.book.sweep()
             if swept.expired or swept.voided:
-                house.log("book.swept", voided_count=len(swept.voided), expired_count=len(swept.expired))
+                house.log(
+                    "book.swept", voided_count=len(swept.voided), expired_count=len(swept.expired)
+                )
         except StoreUnavailable as down:
             house.log("book.unavailable", error=down)
 
