@@ -5,7 +5,7 @@ is configuration; nothing that a caller sends chooses an address (J6).
 
 Theory of operation.  One set is held, with the time it was last confirmed.
 - Older than `refresh_s`, it is read again: a URL in the background (the old set serves meanwhile),
-  a file before answering (a stat is cheap).
+  a file before answering (it is small).
 - Asked for a name it lacks, it is read again before answering, at most once in `retry_s`, so that
   tokens with invented names cause no flood.
 - All who wait share one attempt.  A failed attempt leaves the last good set in place.
@@ -151,15 +151,16 @@ class JwksSource:
         *,
         clock: Callable[[], float],
         max_stale_s: float = 3600,
-        refresh_s: float = 300,
-        retry_s: float = 10,
+        refresh_s: float | None = None,
+        retry_s: float | None = None,
         on_failure: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._reader = reader
         self._clock = clock
         self._max_stale_s = max_stale_s
-        self._refresh_s = min(refresh_s, max_stale_s)
-        self._retry_s = min(retry_s, max_stale_s)
+        usual_s = (300, 10) if reader.background else (1, 1)  # a file is cheap to look at
+        self._refresh_s = min(usual_s[0] if refresh_s is None else refresh_s, max_stale_s)
+        self._retry_s = min(usual_s[1] if retry_s is None else retry_s, max_stale_s)
         self._on_failure = on_failure
         self._data = b""
         self._set: KeySet | None = None
@@ -243,15 +244,5 @@ def open_source(
 ) -> JwksSource:
     """The source that a configuration names: a URL, or the path of a file.  ValueError for a URL
     that may not serve keys."""
-    if "://" in where:
-        return JwksSource(
-            UrlReader(where), clock=clock, max_stale_s=max_stale_s, on_failure=on_failure
-        )
-    return JwksSource(
-        FileReader(Path(where)),
-        clock=clock,
-        max_stale_s=max_stale_s,
-        refresh_s=1,
-        retry_s=1,
-        on_failure=on_failure,
-    )
+    reader = UrlReader(where) if "://" in where else FileReader(Path(where))
+    return JwksSource(reader, clock=clock, max_stale_s=max_stale_s, on_failure=on_failure)

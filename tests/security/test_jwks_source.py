@@ -253,6 +253,19 @@ def test_a_file_is_read_again_when_it_changes_whatever_its_time_stamp(tmp_path: 
     run(work())
 
 
+def test_a_file_is_looked_at_each_second_however_it_was_wired(tmp_path: Path) -> None:
+    async def work() -> None:
+        path, clock = tmp_path / "jwks.json", Clock()
+        path.write_bytes(key_set(ec_jwk(), ed_jwk()))
+        keys = JwksSource(FileReader(path), clock=clock)
+        await keys.warm()
+        path.write_bytes(key_set(ed_jwk()))
+        clock.now_s += 1
+        assert await keys.key("ec", "ES256") is None
+
+    run(work())
+
+
 def test_a_file_message_names_the_file(tmp_path: Path) -> None:
     async def work() -> None:
         with pytest.raises(CannotRead, match="absent"):
@@ -361,6 +374,19 @@ def test_a_fetch() -> None:
     assert b"accept-encoding: identity" in head
     assert b"cookie" not in head
     assert b"authorization" not in head
+
+
+def test_j18_a_redirect_inward_is_not_followed() -> None:
+    async def work() -> None:
+        async with served(ok(key_set())) as inward:
+            to = inward.url.encode()
+            head = b"HTTP/1.1 302 Found\r\nlocation: " + to + b"\r\ncontent-length: 0\r\n\r\n"
+            async with served(head) as server:
+                with pytest.raises(CannotRead, match="302"):
+                    await UrlReader(server.url).read()
+            assert inward.requests == []
+
+    run(work())
 
 
 @pytest.mark.parametrize(
