@@ -162,7 +162,16 @@ def report(
     if isinstance(total, dict):
         first = next(iter(rows[0]))
         rows = [*rows, {first: "total", **{k: v for k, v in total.items() if k != first}}]
-    table(rows)
+    table([legible(row) for row in rows])
+
+
+def legible(row: dict[str, object]) -> dict[str, object]:
+    """Money once, device time in milliseconds."""
+    shown = {name: value for name, value in row.items() if name not in {"nano_usd", "device_ns"}}
+    device_ns = row.get("device_ns")
+    if isinstance(device_ns, int):
+        shown["device_ms"] = round(device_ns / 1e6)
+    return shown
 
 
 @usage.callback()

@@ -123,11 +123,14 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as lines: `limits user rpm`."""
+    """Nested tables and lists of them as lines: `limits user rpm`, `budgets tenant limit_usd`."""
     lines: dict[str, Any] = {}
     for name, item in value.items():
         if isinstance(item, dict) and item:
             lines |= flat(item, f"{prefix}{name} ")
+        elif isinstance(item, list) and item and all(isinstance(part, dict) for part in item):
+            for index, part in enumerate(item):
+                lines |= flat(part, f"{prefix}{name} {part.get('scope', index)} ")
         else:
             lines[f"{prefix}{name}"] = item
     return lines

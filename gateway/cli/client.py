@@ -180,8 +180,8 @@ def refused(status: int, raw: bytes, request_id: str | None) -> Refusal:
     """One sentence for a status.  The server's own words come along where it is allowed to speak."""
     said = _said(raw)
     text = {
-        401: "The server did not accept the token. Give a current one with --token (development tokens "
-        "are in dev.json and end with the server that made them).",
+        401: "The server did not accept the token. Give a current one with --token. A development "
+        "server writes fresh ones to dev.json at each start.",
         403: f"This token may not do that{_colon(said)} Use one with the role it takes.",
         404: said or "The server knows no such thing. Check the spelling.",
         429: f"Too many requests{_colon(said)} Wait a moment.",

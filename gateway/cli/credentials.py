@@ -104,6 +104,9 @@ def require_fitting(tenant: str | None, roles: tuple[Role, ...]) -> None:
 def revoke_token(
     token_id: Annotated[str | None, typer.Option(help="One token, by its id (jti).")] = None,
     subject: Annotated[str | None, typer.Option(help="All tokens of this user until now.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="The subject's tenant; of an operator there is none.")
+    ] = None,
     issuer: Annotated[
         str | None, typer.Option(help="Who issued them [the development issuer].")
     ] = None,
@@ -123,13 +126,15 @@ def revoke_token(
         "token_id": token_id,
         "subject": subject,
         "issuer": (issuer or ISSUER) if subject else issuer,
+        "tenant": tenant,
         "reason": reason or None,
     }
     done = server.post("/v1/admin/tokens/revoke", body)
     if as_json:
         document(done)
     else:
-        say(f"Revoked {'token ' + token_id if token_id else 'all tokens of ' + str(subject)}.")
+        whose = f"{tenant}'s {subject}" if tenant else f"{subject}, who belongs to no tenant"
+        say(f"Revoked {f'token {token_id}' if token_id else f'all tokens of {whose}'}.")
 
 
 @keys.command("create")

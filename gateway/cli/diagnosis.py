@@ -61,8 +61,9 @@ class Machine:
     state_dir_writable: bool
     secrets: tuple[FileFacts, ...]
     ports: Mapping[int, str | None]
-    """Port to what is wrong with it, None where it is free or held by our own server."""
-    server_running: bool
+    """Port to what is wrong with it, None where it can be listened on."""
+    ports_ours: frozenset[int]
+    """Those that a running server of this state directory holds."""
     model_fault: str | None
     config_faults: tuple[str, ...]
 
@@ -85,7 +86,7 @@ def _all(machine: Machine) -> Iterator[Finding]:
     for item in machine.secrets:
         yield secret(item)
     for port, wrong in sorted(machine.ports.items()):
-        yield _port(port, wrong, running=machine.server_running)
+        yield _port(port, wrong, ours=port in machine.ports_ours)
     yield _model(machine.model_fault)
     for fault in machine.config_faults:
         yield Finding(
@@ -209,13 +210,15 @@ def secret(item: FileFacts) -> Finding:
     return Finding(name, Verdict.OK, f"mode {item.mode:04o}")
 
 
-def _port(port: int, wrong: str | None, *, running: bool) -> Finding:
+def _port(port: int, wrong: str | None, *, ours: bool) -> Finding:
     name = f"port {port}"
+    if ours:
+        return Finding(name, Verdict.OK, "held by the running server")
     if wrong is not None:
         return Finding(
             name, Verdict.WRONG, wrong, "Stop the other program, or choose another port."
         )
-    return Finding(name, Verdict.OK, "held by the running server" if running else "free")
+    return Finding(name, Verdict.OK, "free")
 
 
 def _model(fault: str | None) -> Finding:

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import typer
@@ -82,7 +83,6 @@ def lines(item: Finding) -> Iterator[str]:
 
 def examine(settings: Settings, config_faults: tuple[str, ...]) -> Machine:
     state = settings.state
-    running = _running(state.dir)
     info = sys.version_info
     return Machine(
         python=(info.major, info.minor, info.micro),
@@ -104,8 +104,8 @@ def examine(settings: Settings, config_faults: tuple[str, ...]) -> Machine:
         secrets=tuple(
             _file(path) for path in (state.root_key_file, *(state.dir / n for n in SECRETS))
         ),
-        ports={} if config_faults else _ports(settings, running=running),
-        server_running=running,
+        ports={} if config_faults else _ports(settings),
+        ports_ours=_ours(state.dir),
         model_fault=None if config_faults else _model_fault(settings),
         config_faults=config_faults,
     )
@@ -193,25 +193,26 @@ def _file(path: Path) -> FileFacts:
     return FileFacts(str(path), stat.S_IMODE(info.st_mode), info.st_uid in {0, os.geteuid()})
 
 
-def _ports(settings: Settings, *, running: bool) -> dict[int, str | None]:
+def _ports(settings: Settings) -> dict[int, str | None]:
     wrong: dict[int, str | None] = {}
     for address in (settings.listen.public, settings.listen.admin):
-        wrong[address.port] = None
-        if not running:
-            try:
-                require_free(address, "--port")
-            except Refusal as refusal:
-                wrong[address.port] = refusal.message
+        try:
+            require_free(address, "--port")
+            wrong[address.port] = None
+        except Refusal as refusal:
+            wrong[address.port] = refusal.message
     return wrong
 
 
-def _running(state_dir: Path) -> bool:
-    """Whether the development server that `dev.json` names answers."""
-    with contextlib.suppress(Refusal, httpx2.HTTPError, httpx2.InvalidURL):
+def _ours(state_dir: Path) -> frozenset[int]:
+    """The ports of the development server that `dev.json` names, if it answers."""
+    with contextlib.suppress(Refusal, httpx2.HTTPError, httpx2.InvalidURL, ValueError):
         known = read_known(state_dir, "nothing")
         answer = httpx2.get(f"{known.base_url}/health", timeout=2.0, trust_env=False)
-        return answer.is_success
-    return False
+        if answer.is_success:
+            ports = (urlsplit(url).port for url in (known.base_url, known.admin_url))
+            return frozenset(port for port in ports if port is not None)
+    return frozenset()
 
 
 def _model_fault(settings: Settings) -> str | None:

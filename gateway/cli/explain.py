@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gateway.cli.client import connect, segment
 from gateway.cli.options import VAR, AdminUrl, Json, StateDir, Token
-from gateway.cli.show import cell, console, document, pairs
+from gateway.cli.show import cell, console, document, pairs, say, table
 
 WIDTH = 40
 
@@ -31,14 +31,19 @@ def explain(
     stages = told.get("stages") or []
     pairs({name: value for name, value in told.items() if name not in _APART and value is not None})
     if stages:
-        console().print(Text("\n".join(bars(stages))))
+        console().print(Text("\n".join(["", *bars(stages), ""])))
     tokens = told.get("tokens") or {}
     pairs({f"{name} tokens": value for name, value in tokens.items()})
-    pairs({name: told[name] for name in _MONEY if told.get(name) is not None})
+    lines = told.get("price_lines") or []
+    if lines:
+        say("")
+        table(lines)
+        say("")
+    pairs({name: told[name] for name in _SUMS if told.get(name) is not None})
 
 
-_MONEY = ("price_usd", "cost_usd", "cost_ms")
-_APART = frozenset({"stages", "tokens", *_MONEY})
+_SUMS = ("total_ms", "reserved_usd", "price_usd", "cost_usd", "cost_ms", "recomputed_ms")
+_APART = frozenset({"stages", "tokens", "price_lines", *_SUMS})
 
 
 def bars(stages: Sequence[dict[str, Any]], width: int = WIDTH) -> list[str]:
@@ -54,7 +59,6 @@ def bars(stages: Sequence[dict[str, Any]], width: int = WIDTH) -> list[str]:
         cells = 0 if ms == 0 else max(1, round((passed + ms) / total * width) - start)
         passed += ms
         shown = " " * start + "█" * cells
-        at = cell("at_s", stage["at"]) if isinstance(stage.get("at"), int) else stage.get("at")
-        tail = f"  {cell('at', at)}" if at is not None else ""
+        tail = f"  {cell('at', stage['at'])}" if stage.get("at") is not None else ""
         lines.append(f"{name:<{pad}}  {shown:<{width}}  {ms:>9,.1f} ms{tail}")
     return lines

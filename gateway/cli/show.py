@@ -52,6 +52,8 @@ def _plain(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.3f}".rstrip("0").rstrip(".")
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -85,7 +87,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = Non
     names = list(columns) if columns else list(dict.fromkeys(key for row in rows for key in row))
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
-        numeric = all(_numeric(row.get(name)) for row in rows)
+        numeric = name.endswith("usd") or all(_numeric(row.get(name)) for row in rows)
         drawn.add_column(
             Text(name.replace("_", " ")), justify="right" if numeric else "left", overflow="fold"
         )

@@ -18,7 +18,7 @@ from gateway.cli import client, main
 from gateway.cli.diagnosis import RELEASED_S
 from gateway.cli.explain import bars
 from gateway.settings import Settings
-from security.dev_issuer import open_dev_issuer
+from security import dev_issuer
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "lockgate.example.toml"
 
@@ -101,9 +101,14 @@ def test_a_key_expires_when_told(admin: Fake, monkeypatch: pytest.MonkeyPatch) -
         ("key list --tenant acme", "GET /v1/admin/keys?tenant=acme", None),
         ("token revoke --token-id j1", "POST /v1/admin/tokens/revoke", {"token_id": "j1"}),
         (
-            "token revoke --subject alice --issuer https://i/",
+            "token revoke --tenant acme --subject alice --issuer https://i/",
             "POST /v1/admin/tokens/revoke",
-            {"subject": "alice", "issuer": "https://i/"},
+            {"subject": "alice", "tenant": "acme", "issuer": "https://i/"},
+        ),
+        (
+            "token revoke --subject op",
+            "POST /v1/admin/tokens/revoke",
+            {"subject": "op", "issuer": dev_issuer.ISSUER},
         ),
         ("tenant list", "GET /v1/admin/tenants", None),
         ("tenant suspend a --reason r", "POST /v1/admin/tenants/a/suspend", {"reason": "r"}),
@@ -176,16 +181,35 @@ def test_what_is_mistyped_is_code_2_and_asks_nobody(admin: Fake, words: str) -> 
 def test_usage_ends_with_its_total(admin: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     admin.answers["GET /v1/admin/usage?by=tenant%2Cuser"] = {
         "rows": [
-            {"tenant": "acme", "user": "alice", "output_tokens": 1200, "price_usd": "0.00072"},
-            {"tenant": "globex", "user": "carol", "output_tokens": 5, "price_usd": "0.000003"},
+            {
+                "tenant": "acme",
+                "user": "alice",
+                "output_tokens": 1200,
+                "nano_usd": 720_000,
+                "usd": "0.00072",
+                "device_ns": 2_000_000,
+            },
+            {
+                "tenant": "globex",
+                "user": "carol",
+                "output_tokens": 5,
+                "nano_usd": 3000,
+                "usd": "0.000003",
+                "device_ns": 0,
+            },
         ],
-        "total": {"output_tokens": 1205, "price_usd": "0.000723"},
+        "total": {
+            "output_tokens": 1205,
+            "nano_usd": 723_000,
+            "usd": "0.000723",
+            "device_ns": 2_000_000,
+        },
     }
     assert lockgate("usage", "report") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["tenant", "user", "output", "tokens", "price", "usd"]
-    assert lines[1].split() == ["acme", "alice", "1,200", "0.00072"]
-    assert lines[3].split() == ["total", "–", "1,205", "0.000723"]  # noqa: RUF001 — a dash
+    assert lines[0].split() == ["tenant", "user", "output", "tokens", "usd", "device", "ms"]
+    assert lines[1].split() == ["acme", "alice", "1,200", "0.00072", "2"]
+    assert lines[3].split() == ["total", "–", "1,205", "0.000723", "2"]  # noqa: RUF001 — a dash
 
 
 def test_explain_draws_the_stages_tokens_and_cost(
@@ -200,11 +224,21 @@ def test_explain_draws_the_stages_tokens_and_cost(
             {"name": "decode", "ms": 300.0},
         ],
         "tokens": {"input": 40, "output": 9, "delivered": 9},
+        "price_lines": [{"meter": "output", "tokens": 9, "usd": "0.0000054"}],
         "price_usd": "0.0000134", "cost_ms": 412.5,
     }  # fmt: skip
     assert lockgate("explain", "r") == 0
     out = capsys.readouterr().out
-    for part in ("completed", "admitted", "queued", "prefill", "decode", "300.0 ms", "0.0000134"):
+    for part in (
+        "completed",
+        "admitted",
+        "queued",
+        "prefill",
+        "decode",
+        "300.0 ms",
+        "0.0000134",
+        "0.0000054",
+    ):
         assert part in out
     assert "output tokens     9" in out
     assert "412.5" in out
@@ -249,7 +283,7 @@ def test_a_minted_token_is_the_development_issuers(
     assert lockgate(*words) == 1
     assert "no development issuer" in capsys.readouterr().err
     assert list(tmp_path.glob("dev-issuer*")) == []
-    open_dev_issuer(tmp_path)
+    dev_issuer.open_dev_issuer(tmp_path)
     assert lockgate(*words, "--role", "tenant_admin", "--ttl", "15m") == 0
     token = capsys.readouterr().out.strip()
     claims = jwt.decode(token, options={"verify_signature": False})
@@ -308,8 +342,8 @@ def test_audit_verify_says_so_where_there_is_none(
 def test_doctor_reports_each_finding_and_fails_on_a_wrong_one(
     admin: Fake, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.cli.doctor._ports", lambda *_, **__: {})
-    monkeypatch.setattr("gateway.cli.doctor._running", lambda _: False)
+    monkeypatch.setattr("gateway.cli.doctor._ports", lambda _: {})
+    monkeypatch.setattr("gateway.cli.doctor._ours", lambda _: frozenset())
     monkeypatch.setattr("gateway.cli.doctor.time.time", lambda: RELEASED_S + 10_000_000.0)
     (tmp_path / "dev.json").chmod(0o644)
     assert lockgate("doctor", "--json") == 1

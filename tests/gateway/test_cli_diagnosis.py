@@ -25,7 +25,7 @@ FIT = Machine(
     state_dir_writable=True,
     secrets=(FileFacts("var/root.key", 0o600), FileFacts("var/dev.json", None)),
     ports={8080: None},
-    server_running=False,
+    ports_ours=frozenset(),
     model_fault=None,
     config_faults=(),
 )
@@ -33,6 +33,11 @@ FIT = Machine(
 
 def test_a_fit_machine_has_nothing_wrong() -> None:
     assert {item.verdict for item in diagnose(FIT)} == {Verdict.OK}
+
+
+def test_a_port_that_our_own_server_holds_is_not_wrong() -> None:
+    held = replace(FIT, ports={8080: "Port 8080 is in use."}, ports_ours=frozenset({8080}))
+    assert {item.verdict for item in diagnose(held)} == {Verdict.OK}
 
 
 @pytest.mark.parametrize(
