@@ -85,17 +85,20 @@ def _draw(row: Tensor, ask: Ask) -> int:
     if sampling.top_p < 1.0:
         scaled, ids = _nucleus(scaled, ids, sampling.top_p)
     if ids is None:
-        ids = torch.arange(len(scaled), dtype=torch.int64, device=scaled.device)
-    noisy = scaled + gumbel(sampling.seed, len(ask.tokens), ids)
+        ids = torch.arange(len(scaled), dtype=torch.int32, device=scaled.device)
+    noisy = gumbel(sampling.seed, len(ask.tokens), ids).add_(scaled)
     return int(ids[noisy.argmax()])
 
 
 def _nucleus(scaled: Tensor, ids: Tensor | None, top_p: float) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens that together reach `top_p`.  Those below (1 − p)/n cannot be among
-    them, even all together, so only the rest is sorted."""
+    """The likeliest tokens that together reach `top_p`.  Only a head of the distribution that
+    surely holds them is sorted: one that has more than `top_p` of the mass, or else all but those
+    below (1 − p)/n, who cannot be among them even all together."""
     probabilities = scaled.softmax(0)
-    floor = (1.0 - top_p) / (2 * len(scaled))  # half: rounding may not decide
-    likely = (probabilities >= floor).nonzero().squeeze(1)
+    likely = (probabilities >= probabilities.max() * 1e-3).nonzero().squeeze(1)
+    if float(probabilities[likely].sum()) < top_p + 1e-4:
+        floor = (1.0 - top_p) / (2 * len(scaled))  # half: rounding may not decide
+        likely = (probabilities >= floor).nonzero().squeeze(1)
     ordered, order = probabilities[likely].sort(descending=True, stable=True)
     before = ordered.cumsum(0, dtype=torch.float64) - ordered
     kept = likely[order[before < top_p]]
@@ -111,19 +114,19 @@ def gumbel(seed: int, position: int, ids: Tensor) -> Tensor:
     """Standard Gumbel noise for token `ids` at `position`: a pure function of all three."""
     key = struct.pack(">qq", _signed64(seed), position)
     first, second = struct.unpack("<ii", blake2b(key, digest_size=8).digest())
-    x = ids.to(torch.int32)  # products wrap around, as they should
-    x = x * -1640531527 + first  # 0x9E3779B9
-    x = (x ^ _shift(x, 16)) * 0x21F0AAAD + second
-    x = (x ^ _shift(x, 15)) * 0x735A2D97
-    x ^= _shift(x, 15)
+    x = ids.to(torch.int32) * -1640531527  # 0x9E3779B9; products wrap around, as they should
+    x.add_(first)
+    x.bitwise_xor_(_shift(x, 16)).mul_(0x21F0AAAD).add_(second)
+    x.bitwise_xor_(_shift(x, 15)).mul_(0x735A2D97)
+    x.bitwise_xor_(_shift(x, 15))
     # 23 bits and a half are exact in float32, so the uniform is never 0 nor 1
-    uniform = (_shift(x, 9).to(torch.float32) + 0.5) * 2.0**-23
+    uniform = _shift(x, 9).to(torch.float32).add_(0.5).mul_(2.0**-23)
     return uniform.log_().neg_().log_().neg_()
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
     """A logical right shift of int32, which torch has only for signed numbers."""
-    return (x >> bits) & ((1 << (32 - bits)) - 1)
+    return (x >> bits).bitwise_and_((1 << (32 - bits)) - 1)
 
 
 def _signed64(seed: int) -> int:
