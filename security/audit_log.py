@@ -92,7 +92,7 @@ class AuditLog:
             async with asyncio.timeout(self._tuning.deadline_s):
                 return await asyncio.wrap_future(entry.done)
         except TimeoutError as error:
-            self._stalled = True
+            self._stall()
             raise AuditUnavailable from error
 
     def append_blocking(self, event: AuditEvent) -> int:
@@ -101,22 +101,31 @@ class AuditLog:
         try:
             return entry.done.result(self._tuning.deadline_s)
         except TimeoutError as error:
-            self._stalled = True
             entry.done.cancel()
+            self._stall()
             raise AuditUnavailable from error
 
     def close(self) -> None:
         """Write what waits, then let go of the directory.  Waits at most the deadline."""
         with self._gate:
             self._closed = True
-        try:
-            self._queue.put_nowait(None)  # wakes a writer that waits
-        except queue.Full:
-            pass  # it does not wait
+        self._wake()
         self._thread.join(self._tuning.deadline_s)
 
     async def aclose(self) -> None:
         await asyncio.to_thread(self.close)
+
+    def _stall(self) -> None:
+        """A deadline passed.  The writer is woken, for it may have been in time and the one who
+        waited late: then nobody would ask it again, since all ask `require_healthy` first."""
+        self._stalled = True
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self._queue.put_nowait(None)
+        except queue.Full:
+            pass  # it has reason enough to wake
 
     def _enter(self, event: AuditEvent) -> _Entry:
         fields(event)  # our mistakes show here, in their author's stack

@@ -281,6 +281,35 @@ def test_segments_missing_foreign_or_renamed(tmp_path: Path) -> None:
     assert verify(tmp_path, KEY).ok
 
 
+def test_a_segment_under_another_name_in_the_same_order(tmp_path: Path) -> None:
+    """The chain still holds, yet a start reads the number in the name."""
+    write(tmp_path, 12, segment_bytes=600)
+    start, last = segments(tmp_path)[-1]
+    last.rename(tmp_path / f"audit-{start + 1:012}.jsonl")
+    verdict = verify(tmp_path, KEY)
+    assert (verdict.ok, verdict.bad_index, verdict.reason) == (False, start, "segment")
+
+
+def test_a_line_cut_in_a_segment_that_others_follow_is_no_torn_end(tmp_path: Path) -> None:
+    write(tmp_path, 1, segment_bytes=600)
+    early = (tmp_path / HEAD_FILE).read_bytes()
+    write(tmp_path, 12, segment_bytes=600)
+    (tmp_path / HEAD_FILE).write_bytes(early)  # vouches for less than is there
+    assert verify(tmp_path, KEY).ok
+    _, middle = segments(tmp_path)[2]
+    middle.write_bytes(middle.read_bytes()[:-20])
+    assert (verify(tmp_path, KEY).ok, verify(tmp_path, KEY).reason) == (False, "not_a_record")
+
+
+def test_a_head_that_names_another_chain(tmp_path: Path) -> None:
+    """Only without the key can such a head pass for genuine."""
+    write(tmp_path, 1)
+    genuine = decode_head((tmp_path / HEAD_FILE).read_bytes(), KEY)
+    assert genuine is not None
+    (tmp_path / HEAD_FILE).write_bytes(encode_head(Head("ff" * 16, genuine.link), b"x" * 32))
+    assert (verify(tmp_path, None).ok, verify(tmp_path, None).reason) == (False, "head")
+
+
 def test_two_whole_logs_cannot_be_exchanged(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     write(one, 3)

@@ -309,6 +309,15 @@ def test_a_hung_blocking_append_gives_up_too(tmp_path: Path) -> None:
     log.close()
 
 
+def test_one_who_waited_too_long_while_the_writer_was_in_time_stops_nobody(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append_blocking(EVENT)
+    log._stall()  # as an event loop would that was late to look
+    wait_healthy(log)
+    log.close()
+    assert kinds(tmp_path) == ["audit.opened", EVENT.kind]
+
+
 # --- crashes
 
 
