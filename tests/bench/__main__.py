@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ READY_S_MAX = 15.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
+    # A bench that is told to end (a time limit, say) takes the servers it started with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     return int(options.run(options))
 
 

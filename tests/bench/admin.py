@@ -6,8 +6,10 @@ Refuses to know: how the server was started, what load it bears.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -23,7 +25,6 @@ class Gauges(msgspec.Struct, frozen=True):
     waiting: int = 0
     blocks_total: int = 0
     blocks_free: int = 0
-    generated_tokens: int | None = None
 
 
 class ExecutorStatus(msgspec.Struct, frozen=True):
@@ -76,6 +77,14 @@ class Used(msgspec.Struct, frozen=True):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What the executor counted itself: the other side of the comparison with what was billed."""
+
+    prompt_tokens: int
+    generated_tokens: int
+
+
 class _Usage(msgspec.Struct, frozen=True):
     rows: list[Used]
     total: Used
@@ -96,8 +105,13 @@ class Admin:
             return usage.total
         return next((row for row in usage.rows if row.tenant == tenant), Used(tenant=tenant))
 
+    async def executed(self) -> Executed:
+        """From /metrics, where the executor's own cumulative counts are."""
+        async with self._client() as client, client.request("GET", "/metrics") as reply:
+            text = (await reply.read()).decode()
+        return Executed(_counter(text, "prompt_tokens"), _counter(text, "generation_tokens"))
+
     async def set_tenant_budget(self, tenant: str, nano_usd: int, *, window: str) -> None:
-        client = Client(Endpoint.parse(self.url), self.token)
         ask = {
             "tenant": tenant,
             "scope": "tenant",
@@ -108,22 +122,33 @@ class Admin:
             "hard": True,
             "reason": "bench",
         }
-        try:
+        async with self._client() as client:
             status, answer = await client.post("/v1/admin/budgets", ask)
-        finally:
-            client.close()
         if status >= 300:
             raise RuntimeError(f"the budget was not set: {status} {answer}")
 
     async def _get(self, path: str) -> object:
-        client = Client(Endpoint.parse(self.url), self.token)
-        try:
+        async with self._client() as client:
             status, answer = await client.get(path)
-        finally:
-            client.close()
         if status != 200:
             raise RuntimeError(f"GET {path} answered {status}: {answer}")
         return answer
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[Client]:
+        client = Client(Endpoint.parse(self.url), self.token)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+def _counter(exposition: str, name: str) -> int:
+    """The sum over models of one counter under our own prefix; RuntimeError where it is absent."""
+    found = re.findall(rf"^lockgate[_:]{name}_total{{[^}}]*}} (\S+)$", exposition, re.MULTILINE)
+    if not found:
+        raise RuntimeError(f"/metrics has no lockgate_{name}_total")
+    return round(sum(float(value) for value in found))
 
 
 async def is_ready(base_url: str) -> bool:

@@ -100,7 +100,6 @@ class Fake:
                 "waiting": 0,
                 "blocks_total": 100,
                 "blocks_free": 100 - self.live,
-                "generated_tokens": self.generated,
             }
             executor = {"state": "ready", "pid": os.getpid(), "restarts": 0, "gauges": gauges}
             counts = {"live_requests": self.live, "leases": self.live, "tasks": 1}
@@ -123,6 +122,13 @@ class Fake:
                 "nano_usd": self.spent_nano,
             }
             _json(writer, 200, {"rows": [row], "total": row})
+        elif path == "/metrics":
+            counts = {"prompt_tokens": self.input_tokens, "generation_tokens": self.generated}
+            text = "".join(
+                f'lockgate_{name}_total{{model_name="fake"}} {float(count)}\n'
+                for name, count in counts.items()
+            )
+            writer.write(f"HTTP/1.1 200 X\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
         elif path == "/v1/admin/budgets":
             self.budget_nano = int(Decimal(msgspec.json.decode(body)["usd"]) * 10**9)
             _json(writer, 200, {})

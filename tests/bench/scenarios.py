@@ -42,7 +42,8 @@ class Aborted:
     refused: int
     billed: Used
     heard_tokens: int  # of whole answers; a lower bound of what was generated
-    generated_tokens: int | None  # the executor's own count; None where status does not say
+    prefilled_tokens: int  # the executor's own counts
+    generated_tokens: int
     idle_s: float | None
     leftovers: Mapping[str, int]
     faults: tuple[str, ...]
@@ -64,7 +65,8 @@ async def streams(
     for number in doomed:
         doomed[number] = rng.randrange(-1, output_tokens - 1)  # −1: hang up without reading at all
     shape = Shape(site.model, input_tokens=input_tokens, output_tokens=output_tokens)
-    before_status, before = await site.admin.status(), await site.admin.usage()
+    idle_tasks = (await site.admin.status()).tasks
+    before, ran_before = await site.admin.usage(), await site.admin.executed()
     client = Client(Endpoint.parse(site.base_url), site.tokens[USER])
 
     async def one(number: int) -> Answer | None:
@@ -78,19 +80,17 @@ async def streams(
     client.close()
     whole = [a for a in answers if a is not None and a.whole]
     odd = [a for a in answers if a is not None and not a.whole]
-    idle_s, left = await until_idle(
-        site.admin, idle_tasks=before_status.tasks, deadline_s=IDLE_S_MAX
-    )
-    after_status = await site.admin.status()
+    idle_s, left = await until_idle(site.admin, idle_tasks=idle_tasks, deadline_s=IDLE_S_MAX)
+    ran = await site.admin.executed()
     billed = (await site.admin.usage()).since(before)
     heard = sum(a.output_tokens for a in whole)
-    generated = _difference(
-        after_status.executor.gauges.generated_tokens,
-        before_status.executor.gauges.generated_tokens,
-    )
+    prefilled = ran.prompt_tokens - ran_before.prompt_tokens
+    generated = ran.generated_tokens - ran_before.generated_tokens
     faults = [f"{n} x {error}" for error, n in Counter(a.error for a in odd).items()]
     faults += [f"{n} {name} left over" for name, n in sorted(left.items())]
-    if generated is not None and generated != billed.output_tokens:
+    if prefilled != billed.input_tokens:
+        faults.append(f"prefilled {prefilled}, billed {billed.input_tokens} input tokens")
+    if generated != billed.output_tokens:
         faults.append(f"generated {generated}, billed {billed.output_tokens} output tokens")
     if billed.output_tokens < heard:
         faults.append(f"clients heard {heard} tokens, billed {billed.output_tokens}")
@@ -101,6 +101,7 @@ async def streams(
         refused=sum(a.status not in {None, 200} for a in odd),
         billed=billed,
         heard_tokens=heard,
+        prefilled_tokens=prefilled,
         generated_tokens=generated,
         idle_s=idle_s,
         leftovers=left,
@@ -359,7 +360,3 @@ async def _settled(
         billed=billed,
         faults=tuple(faults),
     )
-
-
-def _difference(after: int | None, before: int | None) -> int | None:
-    return None if after is None or before is None else after - before

@@ -99,8 +99,8 @@ def test_streams_keep_their_connections_and_open_new_ones_for_those_the_server_c
             )
             assert all(answer.whole for answer in answers)
             if flaws.closes_idle:
-                while not all(kept.reader.at_eof() for kept in client._idle):
-                    await asyncio.sleep(0)
+                for kept in client._idle:
+                    assert await kept.reader.read(1) == b""
         client.close()
         server.close()
         await fake.closed()
