@@ -45,17 +45,12 @@ RENEW_S = 15.0
 SWEEP_S = 5.0
 
 
-class CannotStart(Exception):
-    """What is wrong, what was expected and what to do; `run` prints it and leaves."""
-
-
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT.  The process's exit status."""
     try:
         with asyncio.Runner(loop_factory=listen.loop_factory()) as runner:
             runner.run(_serve(settings))
     except (
-        CannotStart,
         BindError,
         KeyringError,
         StoreRefused,

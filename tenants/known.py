@@ -75,9 +75,10 @@ class Known:
             for by in {issuer, ""}
         ):
             return "token_revoked"
-        person = self.revoked.get((RevocationKind.SUBJECT, within, issuer, subject))
-        if person is not None and (issued_at_s is None or issued_at_s <= person.at_s):
-            return "subject_revoked"
+        for where in {within, ""}:  # an operator may name no tenant: then it holds in every one
+            person = self.revoked.get((RevocationKind.SUBJECT, where, issuer, subject))
+            if person is not None and (issued_at_s is None or issued_at_s <= person.at_s):
+                return "subject_revoked"
         return SUSPENDED if within in self.suspended else None
 
     def see_key(self, key: KeyRecord) -> None:

@@ -307,7 +307,7 @@ async def revoke_token(call: Call) -> object:
 
 class BudgetAsk(msgspec.Struct, forbid_unknown_fields=True):
     tenant: Id
-    usd: Annotated[str, Meta(pattern=r"^[0-9]{1,7}(\.[0-9]{1,9})?$")]
+    usd: Annotated[str, Meta(pattern=r"^[0-9]{1,10}(\.[0-9]{1,9})?$")]
     scope: Id = "tenant"
     id: Id | None = None
     window: Id = "calendar_month"

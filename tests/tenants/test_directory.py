@@ -347,6 +347,18 @@ def test_a_subjects_tokens_up_to_now_are_revoked_and_later_ones_are_not() -> Non
     run(test)
 
 
+def test_a_subject_that_an_operator_revokes_naming_no_tenant_is_revoked_in_all() -> None:
+    async def test() -> None:
+        with folder() as where, store_in(where / "x.db") as store:
+            directory = await loaded(store)
+            await directory.revoke_subject(tenant="", issuer="idp", subject="alice", **BY)
+            assert revoked(directory) == "subject_revoked"
+            assert revoked(directory, tenant="globex") == "subject_revoked"
+            assert revoked(directory, subject="bob") is None
+
+    run(test)
+
+
 def test_suspension_is_durable_and_can_be_lifted() -> None:
     async def test() -> None:
         with folder() as where:
