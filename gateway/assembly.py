@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gateway.development import Development
-from gateway.house import Clock
 from gateway.settings import Settings, facts
 from gateway.settings.shape import Issuer, Model
-from security.authenticate import Authenticator
-from security.jwks_source import FileReader, JwksSource, UrlReader
-from security.keyring import Keyring, Purpose
+from security.jwks_source import JwksSource, open_source
 from security.tokens import ClaimNames, IssuerRule
 from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
-from tenants.directory import Directory
+
+DEV_STALE_S = 3600
 
 
 def executor_command(model: Model, path: Path, threads: int | None) -> list[str]:
@@ -29,26 +28,18 @@ def executor_command(model: Model, path: Path, threads: int | None) -> list[str]
     return command
 
 
-def authenticator(
-    settings: Settings,
-    keyring: Keyring,
-    directory: Directory,
-    development: Development | None,
-    clock: Clock,
-) -> Authenticator:
-    rules = [_rule(issuer) for issuer in settings.issuers]
+def issuer_rules(
+    settings: Settings, development: Development | None, *, failed: Callable[[str], None]
+) -> list[tuple[IssuerRule, JwksSource]]:
+    """`failed` hears why a key set could not be read."""
+    rules = [_rule(issuer, failed) for issuer in settings.issuers]
     if development is not None:
-        rules.append((development.rule, _source(FileReader(development.jwks_path), 3600)))
-    return Authenticator(
-        rules,
-        keys=directory,
-        revocations=directory,
-        pepper=keyring.derive(Purpose.API_KEYS),
-        clock_s=lambda: clock.wall_ms() / 1000,
-    )
+        where = str(development.jwks_path)
+        rules.append((development.rule, _source(where, DEV_STALE_S, failed)))
+    return rules
 
 
-def _rule(issuer: Issuer) -> tuple[IssuerRule, JwksSource]:
+def _rule(issuer: Issuer, failed: Callable[[str], None]) -> tuple[IssuerRule, JwksSource]:
     claims = issuer.claims
     rule = IssuerRule(
         issuer=issuer.issuer,
@@ -65,13 +56,11 @@ def _rule(issuer: Issuer) -> tuple[IssuerRule, JwksSource]:
             service_class=claims.service_class,
         ),
     )
-    where = str(issuer.jwks)
-    reader = UrlReader(where) if "://" in where else FileReader(Path(where))
-    return rule, _source(reader, issuer.max_stale_s)
+    return rule, _source(str(issuer.jwks), issuer.max_stale_s, failed)
 
 
-def _source(reader: FileReader | UrlReader, max_stale_s: int) -> JwksSource:
-    return JwksSource(reader, clock=time.monotonic, max_stale_s=max_stale_s)
+def _source(where: str, max_stale_s: int, failed: Callable[[str], None]) -> JwksSource:
+    return open_source(where, max_stale_s=max_stale_s, clock=time.monotonic, on_failure=failed)
 
 
 def directory_config(settings: Settings) -> DirectoryConfig:

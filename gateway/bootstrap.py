@@ -21,7 +21,7 @@ from functools import partial
 from executor.client import ExecutorProcess, State, StateKind
 from gateway import listen, logs
 from gateway.app import admin_app, public_app
-from gateway.assembly import authenticator, directory_config, executor_command
+from gateway.assembly import directory_config, executor_command, issuer_rules
 from gateway.development import Development, development_mode
 from gateway.guard import front
 from gateway.house import Clock, Deployment, House, Timings
@@ -35,6 +35,7 @@ from security import api_keys
 from security.audit import AuditEvent
 from security.audit_files import AuditCorrupt, AuditLocked
 from security.audit_log import AuditLog
+from security.authenticate import Authenticator
 from security.keyring import KeyringError, Purpose, open_keyring
 from tenants.book import Book, BookFault
 from tenants.directory import Change, Directory
@@ -179,12 +180,23 @@ async def opened(
             directory_config(settings), store, clock_s=lambda: clock.wall_ms() / 1000
         )
         await directory.load()
+        rules = issuer_rules(
+            settings, development, failed=lambda reason: log("jwks.failed", reason=reason)
+        )
+        for _, source in rules:
+            stack.push_async_callback(source.aclose)
         deployments = await deploy(settings, stack, log)
         live = Live()
         house = House(
             clock=clock,
             timings=timings or Timings(),
-            authenticator=authenticator(settings, keyring, directory, development, clock),
+            authenticator=Authenticator(
+                rules,
+                keys=directory,
+                revocations=directory,
+                pepper=keyring.derive(Purpose.API_KEYS),
+                clock_s=lambda: clock.wall_ms() / 1000,
+            ),
             directory=directory,
             prices=prices,
             tempo=MemoryTempo(lambda: clock.monotonic_ns() // 1_000_000),

@@ -24,15 +24,19 @@ async def identify(house: House, scope: Scope) -> Principal:
         )
     except (AuthDenied, AuthMalformed, AuthUnavailable, Suspended) as why:
         reason, error = _explain(why)
+        tenant = getattr(why, "tenant", None)  # set where the credential was genuine
+        credential_id = getattr(why, "credential_id", None)
     house.metrics.auth_denied.labels(reason).inc()
     try:
         await house.audit.append(
             AuditEvent(
                 kind="auth.denied",
                 request_id=request_id(scope),
-                route=scope["path"],
+                route=route_name(scope),
                 outcome="refused",
                 reason=reason,
+                tenant=tenant,
+                credential_id=credential_id,
             )
         )
     except AuditUnavailable as down:
@@ -62,6 +66,11 @@ def _explain(why: Exception) -> tuple[str, ApiError]:
             headers={"x-should-retry": "false"},
         )
     return reason, unauthenticated(reason)
+
+
+def route_name(scope: Scope) -> str:
+    """The route that was matched, never the path: that is a caller's text."""
+    return str(getattr(scope.get("route"), "path", "-"))
 
 
 def request_id(scope: Scope) -> str:

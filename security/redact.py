@@ -29,7 +29,7 @@ NAMES = frozenset(
         *("route", "method", "status", "code", "kind", "reason", "outcome", "stage", "cause"),
         *("model", "device", "numerics", "service_class", "finish_reason", "stream", "scope"),
         *("path", "listener", "host", "port", "signal", "attempt", "error", "fault", "fix"),
-        *("count", "running", "waiting", "blocks", "preemptions", "workers"),
+        *("count", "running", "waiting", "blocks", "preemptions", "workers", "percent"),
     }
 )
 _UNITS = re.compile(

@@ -416,3 +416,13 @@ def test_nothing_a_customer_said_is_written_anywhere(tmp_path: Path) -> None:
                 assert token.encode() not in data, path
 
     lived(tmp_path, story)
+
+
+def test_a_refused_credential_is_recorded_by_route_and_not_by_what_was_sent(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        assert (await home.caller(None).get("/v1/requests/CANARY-in-a-path")).status == 401
+        (denied,) = [each for each in home.audited() if each["kind"] == "auth.denied"]
+        assert denied["route"] == "/v1/requests/{id}"
+        assert denied["reason"] == "missing"
+
+    lived(tmp_path, story)
