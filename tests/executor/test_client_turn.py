@@ -59,6 +59,19 @@ async def anext_of(turn: MailboxTurn) -> Update:
 
 def test_tokens_make_a_status_before_them_stale() -> None:
     assert read(WAITING, PREFILLING, emitted(1), ENDED) == [emitted(1), ENDED]
+    turn = mailbox()
+    for update in (PREFILLING, emitted(1)):
+        turn.push(update)
+
+    async def one_and_then_nothing() -> None:
+        assert await anext(turn) == emitted(1)
+        reading = asyncio.create_task(anext_of(turn))
+        await asyncio.sleep(0)
+        assert not reading.done()
+        turn.push(emitted(2))
+        assert await reading == emitted(2)
+
+    asyncio.run(one_and_then_nothing())
 
 
 def test_a_status_after_tokens_comes_after_them() -> None:

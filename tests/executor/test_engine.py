@@ -1,10 +1,17 @@
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
 
+import pytest
+import torch
+from torch import Tensor
+
+from executor import engine
 from executor.batch import Batch
+from executor.choice import Ask, Choice
 from executor.contract import Cause, Emitted, Ended, Prefilling, Sampling, Waiting
 from executor.engine import FAILURES_MAX, Gone, Settings
+from executor.sampler import sample
 from tests.executor.fakes import FakeRunner, Harness, job, logits_of
 
 
@@ -135,7 +142,16 @@ def test_places_are_told_within_the_tenant() -> None:
     assert not any(isinstance(update, Waiting) for update in house.heard[0, 1])
 
 
-def test_an_abort_during_the_step_is_heard_before_its_results() -> None:
+def test_an_abort_during_the_step_is_heard_before_its_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def counting(logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
+        asked.append(len(asks))
+        return sample(logits, asks)
+
+    monkeypatch.setattr(engine, "sample", counting)
     house = Harness()
     house.submit(job(1, max_new_tokens=30))
     house.submit(job(2, (4, 5), max_new_tokens=30))
@@ -145,7 +161,8 @@ def test_an_abort_during_the_step_is_heard_before_its_results() -> None:
     house.runner.before = lambda _: house.abort(1)
     house.step()
     house.runner.before = lambda _: None
-    assert house.tokens(1) == seen  # its token of that step was not even sampled
+    assert house.tokens(1) == seen
+    assert asked == [2, 2, 2, 1]  # its token of that step was not even sampled
     last = house.ended(1)
     assert (last.cause, last.generated) == (Cause.ABORTED, len(seen))
     house.run()
@@ -257,6 +274,19 @@ def test_failure_after_failure_asks_for_a_new_process() -> None:
         house.step()
         assert house.ended(request).cause is Cause.CRASHED
     assert house.engine.failed
+
+
+def test_failures_that_are_not_in_a_row_are_lived_with() -> None:
+    def fail(_: Batch) -> None:
+        raise RuntimeError
+
+    house = Harness()
+    for request in range(1, 3 * FAILURES_MAX):
+        house.runner.before = fail if request % 2 else lambda _: None
+        house.submit(job(request))
+        house.run()
+    assert not house.engine.failed
+    house.assert_empty()
 
 
 def test_a_row_without_numbers_ends_alone() -> None:
