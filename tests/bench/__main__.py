@@ -1,7 +1,8 @@
 """`python -m tests.bench serve | peers | streams | budget | crash`: see README.md beside this file.
 
 Loopback only, bounded in requests and time, ends by itself.  Exit status 1 where something that was
-checked does not hold: an error, a ledger that disagrees, a scenario's fault.
+checked does not hold (an error, a ledger that disagrees, a scenario's fault), 2 where nothing could
+be measured.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     # A bench that is told to end (a time limit, say) takes the servers it started with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    return int(options.run(options))
+    try:
+        return int(options.run(options))
+    except (RuntimeError, ValueError, FileNotFoundError, TimeoutError) as error:
+        print(f"tests.bench: {error or type(error).__name__}", file=sys.stderr)
+        return 2
 
 
 def serve(options: argparse.Namespace) -> int:
