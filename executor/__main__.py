@@ -20,8 +20,8 @@ import structlog
 
 from executor.batch import Runner
 from executor.contract import ModelCard
-from executor.engine import Settings
 from executor.server import Progress, serve
+from executor.settings import Settings
 
 EXIT_FAILED = 70
 

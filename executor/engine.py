@@ -38,8 +38,9 @@ from executor.contract import (
 )
 from executor.cost import Share, StepTimes, TimeBudget, attribute
 from executor.sampler import sample
-from executor.scheduler import Chunk, Fcfs, Limits, Scheduler, admission_tokens
+from executor.scheduler import Chunk, Fcfs, Scheduler, admission_tokens
 from executor.sequence import Key, Phase, Sequence, fault
+from executor.settings import Settings, engine_limits
 
 FAILURES_MAX: Final = 3
 _POSITIONS_EVERY_NS: Final = 100_000_000
@@ -58,19 +59,6 @@ Inbox = Callable[[], Seq[tuple[int, Submit | Abort | Gone]]]
 
 class EngineFailed(Exception):
     """What one request left behind cannot be wiped, so nobody else may be served here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """`step_ms_max` is what a step with prompts in it should take at most, so that one long prompt
-    never stalls the decodes beside it; `chunk_tokens_min` of prompts run all the same."""
-
-    seqs_max: int = 64
-    waiting_max: int = 4096
-    step_ms_max: int = 200
-    chunk_tokens_min: int = 16
-    step_tokens_max: int = 2048
-    check_invariants: bool = False
 
 
 @dataclass(slots=True)
@@ -398,16 +386,6 @@ class Engine:
         queued = [*self._scheduler.running, *self._scheduler.waiting]
         assert sorted(seq.key for seq in queued) == sorted(self._seqs)
         assert not any(seq.blocks for seq in self._scheduler.waiting)
-
-
-def engine_limits(runner: Runner, settings: Settings) -> Limits:
-    """One block in a hundred stays free for those that run, at least one."""
-    return Limits(
-        seqs=settings.seqs_max,
-        block_tokens=runner.block_tokens,
-        blocks_total=runner.kv_blocks,
-        watermark_blocks=max(1, runner.kv_blocks // 100),
-    )
 
 
 def _share(chunk: Chunk) -> Share:

@@ -26,7 +26,8 @@ import structlog
 
 from executor.batch import Runner
 from executor.contract import Abort, Broken, Loading, Message, ModelCard, Ready, Report, Submit
-from executor.engine import Engine, EngineFailed, Gone, Settings
+from executor.engine import Engine, EngineFailed, Gone
+from executor.settings import Settings
 from executor.wire import WireError, encode_message, read_command
 
 UNSENT_BYTES_MAX: Final = 64 * 2**20

@@ -26,9 +26,10 @@ from executor.contract import (
     Submit,
     Update,
 )
-from executor.engine import Engine, Gone, Settings
+from executor.engine import Engine, Gone
 from executor.scheduler import Scheduler
 from executor.server import Progress, serve
+from executor.settings import Settings
 
 GREEDY = Sampling(temperature=0.0)
 EMPTY = -1

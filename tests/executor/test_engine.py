@@ -10,8 +10,9 @@ from executor import engine
 from executor.batch import Batch
 from executor.choice import Ask, Choice
 from executor.contract import Cause, Emitted, Ended, Prefilling, Sampling, Waiting
-from executor.engine import FAILURES_MAX, Gone, Settings
+from executor.engine import FAILURES_MAX, Gone
 from executor.sampler import sample
+from executor.settings import Settings
 from tests.executor.fakes import FakeRunner, Harness, job, logits_of
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.contract import Cause, Emitted, Ended, Sampling, Submit
-from executor.engine import Settings
+from executor.settings import Settings
 from tests.executor.fakes import GREEDY, Clock, FakeRunner, Harness, job
 
 SHAPES = {"vocab_size": 12, "context_tokens": 26}

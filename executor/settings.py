@@ -1,0 +1,34 @@
+"""How much an engine may take on at once, and what follows from it for a model in memory.
+
+Refuses to know: where the numbers come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from executor.batch import Runner
+from executor.scheduler import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`step_ms_max` is what a step with prompts in it should take at most, so that one long prompt
+    never stalls the decodes beside it; `chunk_tokens_min` of prompts run all the same."""
+
+    seqs_max: int = 64
+    waiting_max: int = 4096
+    step_ms_max: int = 200
+    chunk_tokens_min: int = 16
+    step_tokens_max: int = 2048
+    check_invariants: bool = False
+
+
+def engine_limits(runner: Runner, settings: Settings) -> Limits:
+    """One block in a hundred stays free for those that run, at least one."""
+    return Limits(
+        seqs=settings.seqs_max,
+        block_tokens=runner.block_tokens,
+        blocks_total=runner.kv_blocks,
+        watermark_blocks=max(1, runner.kv_blocks // 100),
+    )
