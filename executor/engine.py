@@ -38,7 +38,7 @@ from executor.contract import (
 )
 from executor.cost import Share, StepTimes, TimeBudget, attribute
 from executor.sampler import sample
-from executor.scheduler import Chunk, Fcfs, Scheduler, admission_tokens
+from executor.scheduler import Chunk, Fcfs, Scheduler, admission_tokens, places
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits
 
@@ -351,10 +351,7 @@ class Engine:
             return
         self._queue_changed = False
         self._positions_due_ns = now_ns + _POSITIONS_EVERY_NS
-        ahead: dict[str, int] = {}
-        for seq in self._scheduler.waiting:
-            place = ahead.get(seq.tenant, 0)
-            ahead[seq.tenant] = place + 1
+        for seq, place in places(self._scheduler.waiting):
             if seq.position != place:
                 seq.position = place
                 self._say(seq.key[0], Waiting(request=seq.key[1], position=place))

@@ -11,7 +11,7 @@ Refuses to know: block ids, tokens' values, time, who a tenant is.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from operator import attrgetter
@@ -128,6 +128,15 @@ def plan(
         chunks.append(Chunk(seq, count))
     chunks.sort(key=lambda chunk: chunk.count > 1)  # stable: rows of one token first, as a Batch is
     return Plan(chunks, admitted, preempted)
+
+
+def places(waiting: Iterable[Sequence]) -> Iterator[tuple[Sequence, int]]:
+    """Each with its place within its tenant (0 = next); a global place would leak load."""
+    ahead: dict[str, int] = {}
+    for seq in waiting:
+        place = ahead.get(seq.tenant, 0)
+        ahead[seq.tenant] = place + 1
+        yield seq, place
 
 
 class Fcfs:
