@@ -15,6 +15,7 @@ from typing import Self
 
 from executor.contract import Cause, Ended, Executor, ExecutorLost, Submit, Turn, Update
 from gateway.errors import ApiError, invalid, unavailable
+from gateway.unbroken import unbroken
 
 NORMAL = frozenset({Cause.STOP, Cause.LENGTH})
 
@@ -46,15 +47,15 @@ class Answer:
                 self._seats[index] = _Seat(turn, stack)
                 self._open.add(index)
         except ExecutorLost as lost:
-            await self._leave()
+            await unbroken(self._leave())
             raise unavailable("The model is restarting. Try again.", code="executor_lost") from lost
         except BaseException:
-            await self._leave()
+            await unbroken(self._leave())
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._leave()
+        await unbroken(self._leave())
 
     async def next(self) -> tuple[int, Update] | None:
         """The next update of any choice, or None when all have ended.  Cancelling loses nothing."""
@@ -74,7 +75,7 @@ class Answer:
     async def stop(self, index: int) -> None:
         """End one choice (a stop string was found); the others go on."""
         self._open.discard(index)
-        await self._close(index)
+        await unbroken(self._close(index))
 
     def interrupt(self, why: BaseException) -> None:
         """End the whole answer with `why`; the reader hears it next."""

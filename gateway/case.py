@@ -89,14 +89,15 @@ class Case:
     outcome: str = "completed"
 
     def fail(self, why: BaseException) -> None:
-        """The first reason stands; what unwinding adds is only an echo."""
+        """The first reason stands; what unwinding adds is only an echo.  Who leaves once the work is
+        over and its record is being written changes no outcome."""
         if self.outcome != "completed":
             return
         if isinstance(why, ApiError):
             self.error = why
             self.outcome = "refused" if self.hold is None else "failed"
         elif isinstance(why, asyncio.CancelledError | GeneratorExit):
-            self.outcome = "cancelled"
+            self.outcome = "cancelled" if self.closed_ns is None else self.outcome
         else:
             self.outcome = "crashed"
 

@@ -23,6 +23,7 @@ from gateway.case import Case, Job
 from gateway.errors import ApiError, from_deny, unavailable
 from gateway.house import Deployment, House
 from gateway.live import LiveRequest
+from gateway.unbroken import unbroken
 from policies import access, limits
 from policies.budget import LEAST_OUTPUT_TOKENS
 from policies.facts import Ask, Principal, Standing
@@ -126,7 +127,7 @@ async def recorded(house: House, case: Case) -> AsyncIterator[None]:
         house.metrics.observe(case)
         house.log("request", **case.log_fields())
         try:
-            await house.audit.append(case.audit_event(house.pseudonym))
+            await unbroken(house.audit.append(case.audit_event(house.pseudonym)))
         except AuditUnavailable as down:
             raise audit_down() from down
 
@@ -149,9 +150,9 @@ async def admitted(house: House, grant: Grant, case: Case) -> AsyncIterator[None
         yield
     finally:
         if case.hold is None:
-            await house.tempo.refund(case.request_id)
+            await unbroken(house.tempo.refund(case.request_id))
         else:
-            await house.tempo.release(case.request_id, case.meters().output)
+            await unbroken(house.tempo.release(case.request_id, case.meters().output))
 
 
 @asynccontextmanager
@@ -182,7 +183,7 @@ async def reserved(house: House, grant: Grant, case: Case) -> AsyncIterator[Hold
         case.fail(why)
         raise
     finally:
-        await settle(house, case)
+        await unbroken(settle(house, case))
 
 
 async def settle(house: House, case: Case) -> None:
