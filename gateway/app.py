@@ -19,6 +19,7 @@ from gateway.api.chat import Chat
 from gateway.api.completions import Completions
 from gateway.api.generate import Generate
 from gateway.api.health import Health, Ready
+from gateway.api.problems import Problems
 from gateway.errors import ApiError, not_found
 from gateway.house import House
 
@@ -46,26 +47,28 @@ def admin_app(house: House) -> ASGIApp:
         return admin.Route(house, handler, prefix, suffix)
 
     keys, tenants = "/v1/admin/keys/", "/v1/admin/tenants/"
-    return Rooms(
-        [
-            _get("/health", Health()),
-            _get("/ready", Ready(house)),
-            _get("/metrics", route(admin.metrics)),
-            _get("/v1/admin/status", route(admin.status)),
-            _get("/v1/admin/keys", route(admin.list_keys)),
-            _post("/v1/admin/keys", route(admin.create_key)),
-            _post(keys + "{id}/rotate", route(admin.rotate_key, keys, "/rotate")),
-            _post(keys + "{id}/revoke", route(admin.revoke_key, keys, "/revoke")),
-            _post("/v1/admin/tokens/revoke", route(admin.revoke_token)),
-            _get("/v1/admin/tenants", route(admin.tenants)),
-            _post(tenants + "{id}/suspend", route(admin.suspend, tenants, "/suspend")),
-            _post(tenants + "{id}/resume", route(admin.resume, tenants, "/resume")),
-            _get("/v1/admin/budgets", route(admin.budgets)),
-            _post("/v1/admin/budgets", route(admin.set_budget)),
-            _get("/v1/admin/usage", route(admin.usage)),
-            _get("/v1/admin/requests/{id}", route(admin.request, "/v1/admin/requests/")),
-            _get("/v1/admin/check", route(admin.check)),
-        ]
+    return Problems(
+        Rooms(
+            [
+                _get("/health", Health()),
+                _get("/ready", Ready(house)),
+                _get("/metrics", route(admin.metrics)),
+                _get("/v1/admin/status", route(admin.status)),
+                _get("/v1/admin/keys", route(admin.list_keys)),
+                _post("/v1/admin/keys", route(admin.create_key)),
+                _post(keys + "{id}/rotate", route(admin.rotate_key, keys, "/rotate")),
+                _post(keys + "{id}/revoke", route(admin.revoke_key, keys, "/revoke")),
+                _post("/v1/admin/tokens/revoke", route(admin.revoke_token)),
+                _get("/v1/admin/tenants", route(admin.tenants)),
+                _post(tenants + "{id}/suspend", route(admin.suspend, tenants, "/suspend")),
+                _post(tenants + "{id}/resume", route(admin.resume, tenants, "/resume")),
+                _get("/v1/admin/budgets", route(admin.budgets)),
+                _post("/v1/admin/budgets", route(admin.set_budget)),
+                _get("/v1/admin/usage", route(admin.usage)),
+                _get("/v1/admin/requests/{id}", route(admin.request, "/v1/admin/requests/")),
+                _get("/v1/admin/check", route(admin.check)),
+            ]
+        )
     )
 
 

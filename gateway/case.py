@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from executor.contract import Cause, Ended, Sampling, Submit
 from gateway.errors import ApiError
+from gateway.refusals import kind_of
 from policies.facts import Meters, Principal
 from policies.price import Charge
 from security.audit import AuditEvent
@@ -182,8 +183,11 @@ class Case:
 
     def audit_event(self, pseudonym: Callable[[str], str]) -> AuditEvent:
         meters = self.meters()
+        kind = "request." + self.outcome
+        if self.outcome == "refused" and self.error is not None:
+            kind = kind_of(self.error)
         return AuditEvent(
-            kind="request." + self.outcome,
+            kind=kind,
             request_id=self.request_id,
             tenant=self.who.tenant,
             subject=pseudonym(f"{self.who.issuer}\0{self.who.user}"),
@@ -192,6 +196,7 @@ class Case:
             model=self.job.model,
             outcome=self.outcome,
             reason=self.reason,
+            status=self.error.status if self.error is not None else None,
             input_tokens=meters.input,
             output_tokens=meters.output,
             nano_usd=self.charge.total_nano_usd if self.charge is not None else 0,

@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from gateway.errors import ApiError, invalid, unauthenticated, unavailable
 from gateway.house import House
-from gateway.lifecycle import audit_down
+from gateway.refusals import audit_down
 from policies.facts import Principal
 from security.audit import AuditEvent, AuditUnavailable
 from security.failures import AuthDenied, AuthMalformed, AuthUnavailable, Suspended
@@ -30,7 +30,7 @@ async def identify(house: House, scope: Scope) -> Principal:
     try:
         await house.audit.append(
             AuditEvent(
-                kind="auth.denied",
+                kind="request.rejected" if error.status == 400 else "auth.denied",
                 request_id=request_id(scope),
                 route=route_name(scope),
                 outcome="refused",

@@ -20,9 +20,10 @@ import msgspec
 
 from gateway.answer import Answer
 from gateway.case import Case, Job
-from gateway.errors import ApiError, from_deny, unavailable
+from gateway.errors import from_deny, unavailable
 from gateway.house import Deployment, House
 from gateway.live import LiveRequest
+from gateway.refusals import audit_down
 from gateway.unbroken import unbroken
 from policies import access, limits
 from policies.budget import LEAST_OUTPUT_TOKENS
@@ -233,11 +234,3 @@ def expires_in_ms(house: House, who: Principal) -> int | None:
         return None
     left_ms = who.credential.expires_at_s * 1000 - house.clock.wall_ms()
     return max(0, left_ms) + house.timings.expiry_grace_ms
-
-
-def audit_down() -> ApiError:
-    return unavailable(
-        "The audit log cannot be written, so nothing is served. Try again.",
-        code="audit_unavailable",
-        retry_after_s=5,
-    )

@@ -37,10 +37,10 @@ def when(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def instant_ms(text: str | None, name: str) -> int | None:
+def instant_ms(text: str | None, name: str, default: int) -> int:
     """`2026-11-01` or an ISO 8601 instant; without a zone it is UTC.  Raises ApiError 400."""
     if text is None:
-        return None
+        return default
     try:
         at = datetime.fromisoformat(text)
     except ValueError as why:
@@ -275,7 +275,15 @@ async def status_view(house: House, *, pid: int) -> dict[str, object]:
             "dtype": None if executor.card is None else executor.card.dtype,
             "gauges": {
                 name: getattr(gauges, name)
-                for name in ("running", "waiting", "blocks_total", "blocks_free", "preemptions")
+                for name in (
+                    "running",
+                    "waiting",
+                    "blocks_total",
+                    "blocks_free",
+                    "preemptions",
+                    "prompt_tokens",
+                    "generated_tokens",
+                )
             },
         }
     return {

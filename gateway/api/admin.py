@@ -16,12 +16,13 @@ from msgspec import Meta
 from starlette.types import Receive, Scope, Send
 
 from gateway import strict_json, views
+from gateway.api.problems import refuse
 from gateway.api.wire import json_bytes, query
 from gateway.errors import ApiError, from_deny, invalid, not_found
 from gateway.guard import read_body
 from gateway.house import House
 from gateway.identify import identify, request_id
-from gateway.lifecycle import audit_down
+from gateway.refusals import audit_down, told
 from gateway.streaming import respond
 from policies import access
 from policies.facts import Budget, Principal, Role
@@ -92,42 +93,29 @@ class Route:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             who = await identify(self.house, scope)
-            body = b""
-            if scope["method"] == "POST":
-                body = await read_body(receive, limit=BODY_BYTES_MAX)
-            path = scope["path"]
-            name = path[len(self.prefix) : len(path) - len(self.suffix)] if self.prefix else None
-            answer = await self.handler(Call(self.house, who, scope, body, name))
-        except DirectoryFault as fault:
-            why = invalid(str(fault))
-            await respond(send, why.status, problem(why), {"content-type": PROBLEM_JSON})
-            return
+            async with told(self.house, who, request_id(scope), scope["path"]):
+                answer = await self._handled(who, scope, receive)
         except ApiError as why:
-            await respond(
-                send, why.status, problem(why), {**why.headers, "content-type": PROBLEM_JSON}
-            )
+            await refuse(send, why)
             return
         if isinstance(answer, bytes):
             await respond(send, 200, answer, {"content-type": METRICS_TEXT})
         else:
             await respond(send, 200, json_bytes(answer))
 
+    async def _handled(self, who: Principal, scope: Scope, receive: Receive) -> object:
+        body = b""
+        if scope["method"] == "POST":
+            body = await read_body(receive, limit=BODY_BYTES_MAX)
+        path = scope["path"]
+        name = path[len(self.prefix) : len(path) - len(self.suffix)] if self.prefix else None
+        try:
+            return await self.handler(Call(self.house, who, scope, body, name))
+        except DirectoryFault as fault:
+            raise invalid(str(fault)) from fault
 
-PROBLEM_JSON = "application/problem+json"
+
 METRICS_TEXT = "text/plain; version=1.0.0; charset=utf-8"
-
-
-def problem(why: ApiError) -> bytes:
-    """RFC 9457.  `type` is a stable name, not an address."""
-    return json_bytes(
-        {
-            "type": f"urn:lockgate:{why.code or why.kind}",
-            "title": (why.code or why.kind).replace("_", " "),
-            "status": why.status,
-            "detail": why.message,
-            **({"param": why.param} if why.param else {}),
-        }
-    )
 
 
 def permit(allowed: bool) -> None:
@@ -349,8 +337,8 @@ async def usage(call: Call) -> object:
         raise invalid("'by' is a list of: " + ", ".join(COLUMNS) + ".", param="by")
     rows = await call.house.book.usage(
         by,
-        from_ms=views.instant_ms(asked.get("from"), "from") or 0,
-        to_ms=views.instant_ms(asked.get("to"), "to") or FOR_EVER_MS,
+        from_ms=views.instant_ms(asked.get("from"), "from", 0),
+        to_ms=views.instant_ms(asked.get("to"), "to", FOR_EVER_MS),
         tenant=tenant,
     )
     return views.usage_view(rows, cost=access.may_read_cost(call.who))

@@ -16,11 +16,14 @@ from gateway import lifecycle
 from gateway.api.wire import json_bytes, path_value
 from gateway.errors import not_found
 from gateway.house import Deployment, House
-from gateway.identify import identify
+from gateway.identify import identify, request_id
+from gateway.refusals import told
 from gateway.streaming import respond
 from gateway.views import explanation_view, standing_view
 from policies import access
 from policies.access import Owner
+from policies.facts import Principal
+from tenants.reports import Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,9 @@ class Me:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         who = await identify(self.house, scope)
-        await respond(send, 200, json_bytes(await standing_view(self.house, who)))
+        async with told(self.house, who, request_id(scope), "/v1/me"):
+            view = await standing_view(self.house, who)
+        await respond(send, 200, json_bytes(view))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,8 @@ class Models:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         who = await identify(self.house, scope)
-        usable = lifecycle.usable_models(self.house, who)
+        async with told(self.house, who, request_id(scope), "/v1/models"):
+            usable = lifecycle.usable_models(self.house, who)
         data = [model_view(deployment) for deployment in usable]
         await respond(send, 200, json_bytes({"object": "list", "data": data}))
 
@@ -49,7 +55,8 @@ class Model:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         who = await identify(self.house, scope)
-        deployment = lifecycle.usable(self.house, who, path_value(scope, "/v1/models/"))
+        async with told(self.house, who, request_id(scope), "/v1/models/{id}"):
+            deployment = lifecycle.usable(self.house, who, path_value(scope, "/v1/models/"))
         await respond(send, 200, json_bytes(model_view(deployment)))
 
 
@@ -59,14 +66,18 @@ class Request:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         who = await identify(self.house, scope)
-        found = await self.house.book.explain(path_value(scope, "/v1/requests/"))
-        if found is None:
-            raise not_found("There is no such request, or it is not yours.")
-        dims = found.dims
-        if not access.may_read_request(who, Owner(dims.tenant, dims.issuer, dims.user)):
-            raise not_found("There is no such request, or it is not yours.")
+        async with told(self.house, who, request_id(scope), "/v1/requests/{id}"):
+            found = await self._own(who, path_value(scope, "/v1/requests/"))
         operator = access.may_operate(who)
         await respond(send, 200, json_bytes(explanation_view(found, operator=operator)))
+
+    async def _own(self, who: Principal, name: str) -> Explanation:
+        found = await self.house.book.explain(name)
+        if found is not None:
+            dims = found.dims
+            if access.may_read_request(who, Owner(dims.tenant, dims.issuer, dims.user)):
+                return found
+        raise not_found("There is no such request, or it is not yours.")
 
 
 def model_view(deployment: Deployment) -> dict[str, object]:

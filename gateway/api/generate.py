@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
 from executor.contract import Prefilling, Waiting
-from gateway import lifecycle, strict_json
+from gateway import lifecycle, refusals, strict_json
 from gateway.answer import Answer
 from gateway.api import sse
 from gateway.api.answers import Choice, Head, Usage
@@ -89,15 +90,21 @@ class Generate:
         if self.house.draining():
             raise unavailable("This server is shutting down. Try again.", code="draining")
         who = await identify(self.house, scope)
-        body = await read_body(receive, limit=BODY_BYTES_MAX)
+        async with self._told(arrived, who):
+            body = await read_body(receive, limit=BODY_BYTES_MAX)
         await until_disconnect(receive, self._serve(arrived, who, body, send))
+
+    def _told(self, arrived: Arrival, who: Principal) -> AbstractAsyncContextManager[None]:
+        """Around what comes before the line, which records for itself."""
+        return refusals.told(self.house, who, arrived.request_id, self.family.route)
 
     async def _serve(self, arrived: Arrival, who: Principal, body: bytes, send: Send) -> None:
         house = self.house
-        parsed = await _parse(body)
-        deployment = lifecycle.usable(house, who, model_of(parsed))
-        reading = deployment.reading()
-        asked = await self.family.ask(parsed, reading, arrived.wall_ms)
+        async with self._told(arrived, who):
+            parsed = await _parse(body)
+            deployment = lifecycle.usable(house, who, model_of(parsed))
+            reading = deployment.reading()
+            asked = await self.family.ask(parsed, reading, arrived.wall_ms)
         controls = asked.controls
         job = _job(self.family.route, deployment, reading, asked, self.draw_seed())
         case = Case(arrived.request_id, who, job, arrived.wall_ms, arrived.monotonic_ns)
