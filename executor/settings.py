@@ -19,7 +19,7 @@ class Settings:
     seqs_max: int = 64
     waiting_max: int = 4096
     step_ms_max: int = 200
-    chunk_tokens_min: int = 16
+    chunk_tokens_min: int = 64
     step_tokens_max: int = 2048
     check_invariants: bool = False
 

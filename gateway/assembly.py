@@ -42,10 +42,10 @@ def issuer_rules(
 def _rule(issuer: Issuer, failed: Callable[[str], None]) -> tuple[IssuerRule, JwksSource]:
     claims = issuer.claims
     rule = IssuerRule(
-        issuer=issuer.issuer,
-        audience=issuer.audience,
+        issuer=str(issuer.issuer),  # plain: it is spelt into ids, where only plain text may stand
+        audience=str(issuer.audience),
         algorithms=tuple(each.value for each in issuer.algorithms),
-        typ=issuer.typ,
+        typ=tuple(each.value for each in issuer.typ),
         leeway_s=issuer.leeway_s,
         claims=ClaimNames(
             tenant=claims.tenant,

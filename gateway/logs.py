@@ -27,7 +27,7 @@ def configure(*, development: bool) -> Callable[..., None]:
         kept = {name: value for name, value in fields.items() if value is not None}
         error = kept.pop("error", None)
         if isinstance(error, BaseException):
-            kept |= redact.describe(error)
+            kept["exc_info"] = error  # redaction shows its type and where it was raised
         logger.msg(event, **kept)
 
     return log
