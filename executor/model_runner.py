@@ -58,11 +58,11 @@ def load(
         raise ModelError(f"device {device!r:.40} is not supported; expected 'auto' or 'cpu'")
     if numerics not in {"fast", "invariant"}:
         raise ModelError(f"numerics {numerics!r:.40} is not known; expected 'fast' or 'invariant'")
+    number = _dtype(dtype)
     torch.set_num_threads(threads or machine.physical_cores())
     progress("reading model", 0.0)
     try:
         source = open_source(path)
-        number = _dtype(dtype)
         _check_memory(source.config, number)
         return _place(source, numerics, number, context_tokens, kv_bytes, progress)
     except OSError as why:
@@ -124,7 +124,7 @@ def _place(
         outer = outer_weights(source, dtype)
         layers = []
         for weights in layer_weights(source, dtype):
-            layers.append(make_layer(weights, config, dtype, pack=pack, invariant=invariant))
+            layers.append(make_layer(weights, config, pack=pack, invariant=invariant))
             progress("reading model", len(layers) / config.layers)
         blocks = _kv_blocks(config, dtype, context, kv_bytes)
         runner = CpuRunner(
@@ -138,7 +138,7 @@ def _place(
             ),
             embedding=outer.embedding,
             layers=tuple(layers),
-            norm=outer.norm.to(dtype),
+            norm=outer.norm,
             head=make_linear(outer.head, pack=pack, invariant=invariant),
             kv=make_kv(config.layers, config.kv_heads, config.head_dim, blocks, dtype),
             context_tokens=min(context, blocks * BLOCK_TOKENS),

@@ -34,9 +34,7 @@ class Layer:
     down: Linear
 
 
-def make_layer(
-    weights: LayerWeights, config: LlamaConfig, dtype: torch.dtype, *, pack: bool, invariant: bool
-) -> Layer:
+def make_layer(weights: LayerWeights, config: LlamaConfig, *, pack: bool, invariant: bool) -> Layer:
     rotated = (config.heads + config.kv_heads) * config.head_dim
     qkv = torch.cat((_interleave(weights.qkv[:rotated], config.head_dim), weights.qkv[rotated:]))
 
@@ -44,10 +42,10 @@ def make_layer(
         return make_linear(weight, pack=pack, invariant=invariant)
 
     return Layer(
-        attention_norm=weights.attention_norm.to(dtype),
+        attention_norm=weights.attention_norm,
         qkv=linear(qkv),
         output=linear(weights.output),
-        mlp_norm=weights.mlp_norm.to(dtype),
+        mlp_norm=weights.mlp_norm,
         gate_up=linear(weights.gate_up),
         down=linear(weights.down),
     )
@@ -84,7 +82,8 @@ class CpuRunner:
 
     def run(self, batch: Batch) -> Tensor:
         with torch.inference_mode():
-            return self._forward(make_plan(batch, self.shape))
+            logits = self._forward(make_plan(batch, self.shape))
+        return logits.to(torch.float32, copy=True)  # an ordinary tensor, which a sampler may edit
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         if blocks:
@@ -92,19 +91,19 @@ class CpuRunner:
                 self.kv.zero(blocks)
 
     def _forward(self, plan: Plan) -> Tensor:
-        eps, width, inner = (
-            self.config.norm_eps,
-            self.embedding.shape[1:],
-            self.config.intermediate_size,
-        )
-        x = functional.embedding(plan.token_ids, self.embedding)
-        mixed = x.new_zeros(len(x), self.config.heads * self.config.head_dim)
+        inner = self.config.intermediate_size
+        x = functional.embedding(plan.token_ids, self.embedding).float()
+        mixed = self.embedding.new_zeros(len(x), self.config.heads * self.config.head_dim)
         for number, layer in enumerate(self.layers):
-            qkv = layer.qkv(functional.rms_norm(x, width, layer.attention_norm, eps))
-            x = layer.output.add(self._attention(number, qkv, plan, mixed), x)
-            both = layer.gate_up(functional.rms_norm(x, width, layer.mlp_norm, eps))
-            x = layer.down.add(functional.silu(both[:, :inner]).mul_(both[:, inner:]), x)
+            qkv = layer.qkv(self._normed(x, layer.attention_norm))
+            x.add_(layer.output(self._attention(number, qkv, plan, mixed)))
+            both = layer.gate_up(self._normed(x, layer.mlp_norm))
+            x.add_(layer.down(functional.silu(both[:, :inner]).mul_(both[:, inner:])))
         return self._logits(x, plan.sampled)
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        normed = functional.rms_norm(x, weight.shape, weight, self.config.norm_eps)
+        return normed.to(self.embedding.dtype)
 
     def _attention(self, number: int, qkv: Tensor, plan: Plan, mixed: Tensor) -> Tensor:
         """Rotate, store the new keys and values, attend into `mixed`, whose padding stays zero."""
@@ -128,5 +127,4 @@ class CpuRunner:
         if self.shape.invariant:  # the head, too, sees whole tiles only
             sampled = functional.pad(sampled, (0, -wanted % TILE_ROWS))
         picked = x.index_select(0, sampled)
-        normed = functional.rms_norm(picked, picked.shape[1:], self.norm, self.config.norm_eps)
-        return self.head(normed)[:wanted].float()
+        return self.head(self._normed(picked, self.norm))[:wanted]
