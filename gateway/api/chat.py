@@ -18,6 +18,7 @@ from gateway.text.prompts import chat_prompt_async
 class Chat:
     route: str = "/v1/chat/completions"
     id_prefix: str = "chatcmpl-"
+    prompt_param: str = "messages"
 
     async def ask(self, body: object, reading: Reading, wall_ms: int) -> Asked:
         job = parse_chat(body, vocab_size=reading.card.vocab_size)

@@ -17,6 +17,7 @@ from gateway.text.prompts import completion_prompt_async
 class Completions:
     route: str = "/v1/completions"
     id_prefix: str = "cmpl-"
+    prompt_param: str = "prompt"
 
     async def ask(self, body: object, reading: Reading, wall_ms: int) -> Asked:
         card = reading.card

@@ -48,13 +48,16 @@ class Asked:
 
 
 class Family(Protocol):
-    """`route` is for records; `role_first`: a choice is opened with a chunk of its own."""
+    """`route` is for records; `prompt_param` is the field that holds the prompt."""
 
     @property
     def route(self) -> str: ...
 
     @property
     def id_prefix(self) -> str: ...
+
+    @property
+    def prompt_param(self) -> str: ...
 
     async def ask(self, body: object, reading: Reading, wall_ms: int) -> Asked:
         """Raises ApiError 400."""
@@ -142,6 +145,8 @@ class Generate:
                         choices[told.index].add(told)
                 case.delivered_tokens = sum(voice.tokens for voice in voices)
         except ApiError as why:
+            if why.param == "messages":  # what a policy calls every prompt
+                why.param = self.family.prompt_param
             why.headers = {**rate_headers(case.headroom), **why.headers}
             raise
         finished = [

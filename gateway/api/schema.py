@@ -141,7 +141,7 @@ def _mix(seed: int, choice: int) -> int:
 
 Request = TypeVar("Request", bound=CommonRequest)
 
-_AT = re.compile(r"^(?P<says>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_AT = re.compile(r"^(?P<says>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
