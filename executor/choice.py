@@ -29,7 +29,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`token` is None where the model gave no numbers (NaN): that request cannot go on."""
+    """`token` is None where the model gave no numbers (NaN), or the request's own rules left none:
+    that request cannot go on."""
 
     token: int | None
     logprobs: TokenLogprobs | None = None

@@ -35,9 +35,17 @@ def sample(logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
         if isnan(values[i])
         else Choice(tokens[i])
         if ask.plain_greedy
-        else _choose(logits[i], ask)
+        else _walled(logits[i], ask)
         for i, ask in enumerate(asks)
     ]
+
+
+def _walled(raw: Tensor, ask: Ask) -> Choice:
+    """Whatever one request's rules do to its row, the rows beside it are sampled (P14)."""
+    try:
+        return _choose(raw, ask)
+    except (ArithmeticError, LookupError, RuntimeError, ValueError):
+        return Choice(None)
 
 
 def _choose(raw: Tensor, ask: Ask) -> Choice:

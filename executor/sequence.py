@@ -12,9 +12,15 @@ from __future__ import annotations
 
 from enum import IntEnum
 from math import isfinite
+from typing import Final
 
 from executor.choice import Ask, is_plain_greedy
 from executor.contract import Cause, Ended, Submit
+
+_ADDEND_MAX: Final = 1e6
+_FACTORS: Final = (1e-3, 1e3)
+"""Of logits: what stays within these stays finite in float32, temperature included.  Where one
+logit is infinite the distribution is no numbers, and nothing can be drawn."""
 
 Key = tuple[int, int]
 """(owner: the connection, request: the number that its gateway minted)."""
@@ -170,8 +176,11 @@ def fault(job: Submit, *, vocab_size: int, context_tokens: int, kv_tokens: int) 
         return "queue_ms_max must not be negative"
     if any(not 0 <= token < vocab_size for token in job.stop_token_ids):
         return f"a stop token is outside the vocabulary of {vocab_size}"
-    if any(not (0 <= token < vocab_size and isfinite(add)) for token, add in sampling.logit_bias):
-        return f"logit_bias needs tokens within the vocabulary of {vocab_size} and finite numbers"
+    if any(
+        not (0 <= token < vocab_size and abs(add) <= _ADDEND_MAX)
+        for token, add in sampling.logit_bias
+    ):
+        return f"logit_bias needs tokens within the vocabulary of {vocab_size} and bounded numbers"
     if not (isfinite(sampling.temperature) and sampling.temperature >= 0):
         return "temperature must be a number ≥ 0"
     if not (0 <= sampling.top_p <= 1 and 0 <= sampling.min_p <= 1):
@@ -181,8 +190,11 @@ def fault(job: Submit, *, vocab_size: int, context_tokens: int, kv_tokens: int) 
     if sampling.top_logprobs is not None and not 0 <= sampling.top_logprobs <= 20:
         return "top_logprobs must be within 0 and 20"
     penalties = (sampling.presence_penalty, sampling.frequency_penalty)
-    if not (all(map(isfinite, penalties)) and 0 < sampling.repetition_penalty < float("inf")):
-        return "penalties must be finite, and repetition_penalty above 0"
+    low, high = _FACTORS
+    if any(not abs(add) <= _ADDEND_MAX for add in penalties):
+        return f"penalties must be numbers within ±{_ADDEND_MAX:g}"
+    if not low <= sampling.repetition_penalty <= high:
+        return f"repetition_penalty must be within {low:g} and {high:g}"
     if any(not (isfinite(weight) and weight > 0) for _, weight in job.share):
         return "every weight in share must be above 0"
     return None

@@ -63,7 +63,7 @@ class CommonRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.001, le=2)] | None = None
     logit_bias: Annotated[dict[str, Any], Meta(max_length=BIASES_MAX)] | None = None
     stop: _Stop | Annotated[list[_Stop], Meta(max_length=STOPS_MAX)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=STOP_IDS_MAX)] | None = None
