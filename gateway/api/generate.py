@@ -32,6 +32,7 @@ from gateway.identify import identify, request_id
 from gateway.streaming import Events, respond, stream, until_disconnect
 from gateway.telling import Delta, Telling, Voice
 from gateway.text.reply import Reply, ShownToken
+from gateway.text.stops import Automaton
 from policies.facts import Principal
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -118,9 +119,10 @@ class Generate:
             fingerprint=reading.fingerprint,
             service_tier="default" if controls.service_tier else None,
         )
-        voices = _voices(reading, controls, job)
+        voices: list[Voice] = []  # only who is admitted gets any: they may be many and large
 
         def tell(answer: Answer) -> Telling:
+            voices.extend(_voices(reading, controls, job))
             return Telling(answer, voices, case, house.clock.monotonic_ns)
 
         line = lifecycle.serve(house, who, job, case)
@@ -137,7 +139,7 @@ class Generate:
                     status_at_once=controls.x_status,
                 )
                 return
-            choices = [_Whole(controls.logprobs) for _ in voices]
+            choices = [_Whole(controls.logprobs) for _ in range(job.choices)]
             async with line as answer:
                 telling = tell(answer)
                 while (told := await telling.next()) is not None:
@@ -188,12 +190,13 @@ def _job(
 
 
 def _voices(reading: Reading, controls: Controls, job: Job) -> list[Voice]:
+    stops = Automaton(controls.stops)
     return [
         Voice(
             index,
             Reply(
                 reading.vocabulary,
-                stops=controls.stops,
+                stops=stops,
                 stop_ids=frozenset(job.stop_token_ids),
                 logprobs=controls.logprobs,
                 skip_special_tokens=controls.skip_special_tokens,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from executor.contract import Logprob, TokenLogprobs
 from gateway.text.detokenize import Detokenizer
-from gateway.text.stops import StopStrings
+from gateway.text.stops import Automaton, StopStrings
 from gateway.text.tokenizer import Vocabulary
 
 
@@ -45,7 +45,7 @@ class Reply:
         self,
         vocabulary: Vocabulary,
         *,
-        stops: Sequence[str] = (),
+        stops: Automaton | Sequence[str] = (),
         stop_ids: frozenset[int] = frozenset(),
         logprobs: bool = False,
         skip_special_tokens: bool = True,

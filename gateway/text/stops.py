@@ -14,44 +14,82 @@ from collections import deque
 from collections.abc import Sequence
 
 
-class StopStrings:
-    """Of one answer.  Bounds on number and length of `stops` are the schema's."""
+class Automaton:
+    """The stops of one request, read by all its choices.  Frozen once built.  Bounds on number and
+    length of `stops` are the schema's; within them it may take 3 MB."""
 
-    __slots__ = ("_depth", "_fail", "_held", "_longest", "_next", "_state", "hit")
+    __slots__ = ("depth", "fail", "longest", "next")
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
         assert "" not in stops  # the schema has refused it
+        self.next: list[dict[str, int]] = [{}]
+        self.depth = [0]
+        self.longest = [0]
+        for stop in stops:
+            self._add(stop)
+        self.fail = [0] * len(self.next)
+        self._link()
+
+    def _add(self, stop: str) -> None:
+        state = 0
+        for char in stop:
+            following = self.next[state].get(char)
+            if following is None:
+                following = len(self.next)
+                self.next[state][char] = following
+                self.next.append({})
+                self.depth.append(self.depth[state] + 1)
+                self.longest.append(0)
+            state = following
+        self.longest[state] = len(stop)
+
+    def _link(self) -> None:
+        """For each state the longest proper suffix that is a state too, breadth first."""
+        queue = deque(self.next[0].values())
+        while queue:
+            state = queue.popleft()
+            for char, child in self.next[state].items():
+                back = self.fail[state]
+                while char not in self.next[back] and back:
+                    back = self.fail[back]
+                self.fail[child] = self.next[back].get(char, 0)
+                queue.append(child)
+            if not self.longest[state]:
+                self.longest[state] = self.longest[self.fail[state]]
+
+
+class StopStrings:
+    """One choice's place in the automaton, and what is held back of its text."""
+
+    __slots__ = ("_automaton", "_held", "_state", "hit")
+
+    def __init__(self, stops: Automaton | Sequence[str] = ()) -> None:
+        self._automaton = stops if isinstance(stops, Automaton) else Automaton(stops)
         self.hit = False
         self._held = ""
         self._state = 0
-        self._next: list[dict[str, int]] = [{}]
-        self._depth = [0]
-        self._longest = [0]
-        for stop in stops:
-            self._add(stop)
-        self._fail = [0] * len(self._next)
-        self._link()
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that is safe to show, and whether a stop string was completed.  After a hit there
         is no more: the rest of `text` is dropped, and later pushes give nothing."""
         if self.hit:
             return "", True
-        if len(self._next) == 1:
+        automaton = self._automaton
+        if len(automaton.next) == 1:
             return text, False
-        state, steps, fail = self._state, self._next, self._fail
+        state, steps, fail = self._state, automaton.next, automaton.fail
         for place, char in enumerate(text, start=len(self._held) + 1):
             while (found := steps[state].get(char)) is None and state:
                 state = fail[state]
             state = found or 0
-            if cut := self._longest[state]:
+            if cut := automaton.longest[state]:
                 self.hit = True
                 safe = (self._held + text)[: place - cut]
                 self._held = ""
                 return safe, True
         self._state = state
         buffer = self._held + text
-        keep = self._depth[state]
+        keep = automaton.depth[state]
         self._held = buffer[len(buffer) - keep :]
         return buffer[: len(buffer) - keep], False
 
@@ -59,30 +97,3 @@ class StopStrings:
         """What was held back, once no more text can come."""
         held, self._held, self._state = self._held, "", 0
         return held
-
-    def _add(self, stop: str) -> None:
-        state = 0
-        for char in stop:
-            following = self._next[state].get(char)
-            if following is None:
-                following = len(self._next)
-                self._next[state][char] = following
-                self._next.append({})
-                self._depth.append(self._depth[state] + 1)
-                self._longest.append(0)
-            state = following
-        self._longest[state] = len(stop)
-
-    def _link(self) -> None:
-        """For each state the longest proper suffix that is a state too, breadth first."""
-        queue = deque(self._next[0].values())
-        while queue:
-            state = queue.popleft()
-            for char, child in self._next[state].items():
-                back = self._fail[state]
-                while char not in self._next[back] and back:
-                    back = self._fail[back]
-                self._fail[child] = self._next[back].get(char, 0)
-                queue.append(child)
-            if not self._longest[state]:
-                self._longest[state] = self._longest[self._fail[state]]
