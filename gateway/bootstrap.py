@@ -26,7 +26,7 @@ from gateway.development import Development, development_mode
 from gateway.guard import front
 from gateway.house import Clock, Deployment, House, Timings
 from gateway.listen import BindError, Bound, Listener, Reports
-from gateway.live import Live, LiveRequest, authorization_revoked
+from gateway.live import Live, LiveRequest
 from gateway.metrics import Metrics
 from gateway.models_store import ModelMissing, fetch
 from gateway.settings import Mode, Settings, facts
@@ -186,7 +186,7 @@ async def opened(
         for _, source in rules:
             stack.push_async_callback(source.aclose)
         deployments = await deploy(settings, stack, log)
-        live = Live()
+        live = Live(partial(withdrawn, directory))
         house = House(
             clock=clock,
             timings=timings or Timings(),
@@ -254,27 +254,25 @@ def _told(log: Callable[..., None], name: str, state: State) -> None:
     )
 
 
+def withdrawn(directory: Directory, request: LiveRequest) -> bool:
+    """Whether this request's authority is gone."""
+    who = request.who
+    credential = who.credential
+    is_key = credential.kind == "key"
+    word = directory.is_revoked(
+        key_id=credential.id if is_key else None,
+        token_id=None if is_key else credential.id,
+        issuer=who.issuer,
+        subject=who.user,
+        tenant=who.tenant,
+        issued_at_s=credential.issued_at_s,
+    )
+    return word is not None
+
+
 def withdraw(house: House, change: Change) -> None:
     """After any change of authority: every running request is asked whether it still has its own."""
-
-    def withdrawn(request: LiveRequest) -> bool:
-        who = request.who
-        credential = who.credential
-        is_key = credential.kind == "key"
-        return (
-            house.directory.is_revoked(
-                key_id=credential.id if is_key else None,
-                token_id=None if is_key else credential.id,
-                issuer=who.issuer,
-                subject=who.user,
-                tenant=who.tenant,
-                issued_at_s=credential.issued_at_s,
-            )
-            is not None
-        )
-
-    struck = house.live.interrupt_where(withdrawn, authorization_revoked)
-    if struck:
+    if struck := house.live.withdraw():
         house.log("authority.withdrawn", kind=change.kind.value, count=struck)
 
 

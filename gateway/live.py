@@ -24,7 +24,11 @@ class LiveRequest:
 
 
 class Live:
-    def __init__(self) -> None:
+    """`withdrawn` says whether a request's authority is gone: asked of each that comes in, since it
+    was authenticated before its body was read and its budget held."""
+
+    def __init__(self, withdrawn: Callable[[LiveRequest], bool]) -> None:
+        self._withdrawn = withdrawn
         self._requests: dict[str, LiveRequest] = {}
 
     def __len__(self) -> int:
@@ -36,7 +40,10 @@ class Live:
 
     @contextmanager
     def entered(self, request: LiveRequest, *, expires_in_ms: int | None) -> Iterator[None]:
-        """Live inside the block.  `expires_in_ms`: when authority lapses by itself, grace included."""
+        """Live inside the block.  `expires_in_ms`: when authority lapses by itself, grace included.
+        Raises ApiError 403 where it was withdrawn since it was shown."""
+        if self._withdrawn(request):
+            raise authorization_revoked()
         self._requests[request.request_id] = request
         timer = None
         if expires_in_ms is not None:
@@ -50,13 +57,11 @@ class Live:
                 timer.cancel()
             self._requests.pop(request.request_id, None)
 
-    def interrupt_where(
-        self, concerns: Callable[[LiveRequest], bool], why: Callable[[], ApiError]
-    ) -> int:
-        """Interrupt every request that `concerns` picks; returns how many."""
-        struck = [request for request in self._requests.values() if concerns(request)]
+    def withdraw(self) -> int:
+        """After a change of authority: interrupt every request that has lost its own; how many."""
+        struck = [request for request in self._requests.values() if self._withdrawn(request)]
         for request in struck:
-            request.interrupt(why())
+            request.interrupt(authorization_revoked())
         return len(struck)
 
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from starlette.types import ASGIApp
 
 from executor.echo import EchoExecutor
 from gateway.app import admin_app, public_app
-from gateway.bootstrap import withdraw
+from gateway.bootstrap import withdraw, withdrawn
 from gateway.development import development_mode
 from gateway.guard import FrontBounds, front
 from gateway.house import Clock, Deployment, House, Timings
@@ -153,7 +154,7 @@ async def inhouse(
             book=book,
             deployments={MODEL: Deployment(MODEL, (), echo, "invariant", 0)},
             audit=audit,
-            live=Live(),
+            live=Live(partial(withdrawn, directory)),
             metrics=Metrics(gauges=lambda: {MODEL: echo.gauges}, vllm_names=True),
             log=lambda event, **fields: logged.append({"event": event, **fields}),
             pseudonym=keyring.pseudonymiser(),
