@@ -5,12 +5,17 @@ Refuses to know: SQL, event loops, who is told.  Source: DESIGN.md, settled ques
 
 from __future__ import annotations
 
+import heapq
+
 from policies.facts import Budget, CredentialKind, Limits, Principal, Standing
 from policies.verdict import Deny, Reason
 from tenants.config import NO_LIMITS, DirectoryConfig, PlanConfig, TenantConfig
 from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked, Snapshot
 
 SUSPENDED = "tenant_suspended"
+
+_Place = tuple[RevocationKind, str, str, str]
+"""Kind, tenant, issuer, value."""
 
 
 class Known:
@@ -20,7 +25,8 @@ class Known:
         self.config = config
         self.keys: dict[str, KeyRecord] = {}
         self.by_digest: dict[bytes, str] = {}
-        self.revoked: dict[tuple[RevocationKind, str, str, str], Revoked] = {}
+        self.revoked: dict[_Place, Revoked] = {}
+        self._lapsing: list[tuple[int, _Place]] = []
         self.suspended = set(kept.suspended)
         self.budgets = dict(kept.budgets)
         for key in kept.keys:
@@ -86,10 +92,20 @@ class Known:
         self.by_digest[key.digest] = key.id
 
     def see_revoked(self, revoked: Revoked) -> None:
-        for place, known in tuple(self.revoked.items()):
-            if known.until_s <= revoked.at_s:
+        """Also forget those that have lapsed, without looking at the others: an administrator may
+        revoke as often as they like, and everybody waits for this."""
+        while self._lapsing and self._lapsing[0][0] <= revoked.at_s:
+            until_s, place = heapq.heappop(self._lapsing)
+            if (known := self.revoked.get(place)) is not None and known.until_s == until_s:
                 del self.revoked[place]
-        self.revoked[revoked.kind, revoked.tenant, revoked.issuer, revoked.value] = revoked
+        place = revoked.kind, revoked.tenant, revoked.issuer, revoked.value
+        known = self.revoked.get(place)
+        self.revoked[place] = revoked
+        if known is None or known.until_s != revoked.until_s:
+            heapq.heappush(self._lapsing, (revoked.until_s, place))
+        if len(self._lapsing) > 2 * len(self.revoked) + 64:  # one revoked anew, again and again
+            self._lapsing = [(each.until_s, at) for at, each in self.revoked.items()]
+            heapq.heapify(self._lapsing)
 
     def _limits(
         self, principal: Principal, tenant: TenantConfig, plan: PlanConfig
