@@ -25,6 +25,7 @@ from security.strict import base64url, to_base64url
 
 PREFIX = "lg_"
 _FORM = re.compile(r"lg_([a-z2-7]{16})_([A-Za-z0-9_-]{48})", re.ASCII)
+_CREDENTIAL = re.compile(r"lg_[a-z2-7]{16}_|eyJ[A-Za-z0-9_-]{1,8192}\.", re.ASCII)
 _SECRET_BYTES = 32
 
 
@@ -62,6 +63,11 @@ def parse(raw: str) -> ParsedKey:
     if checksum != _checksum(f"{PREFIX}{id_}_", body):
         raise AuthDenied(Denied.KEY_MALFORMED)
     return ParsedKey(id_, raw)
+
+
+def names_credential(text: str) -> bool:
+    """Whether `text` holds one of our keys or a JWT: for what a person may paste in place of an id."""
+    return _CREDENTIAL.search(text) is not None
 
 
 def digest(secret: str, pepper: bytes) -> bytes:

@@ -21,17 +21,18 @@ from gateway.api.wire import json_bytes, query
 from gateway.errors import ApiError, from_deny, invalid, not_found
 from gateway.guard import read_body
 from gateway.house import House
-from gateway.identify import identify, request_id
+from gateway.identify import identify, request_id, route_name
 from gateway.refusals import audit_down, told
 from gateway.streaming import respond
 from policies import access
 from policies.facts import Budget, Principal, Role
 from policies.verdict import Deny, Reason
+from security.api_keys import names_credential
 from security.audit import AuditEvent, AuditUnavailable
 from tenants.directory import Directory, DirectoryFault, KeyRecord
 from tenants.reports import COLUMNS
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 BODY_BYTES_MAX = 64 * 1024
 FOR_EVER_MS = 2**62
 KEY_ROLES = frozenset({Role.TENANT_ADMIN.value, Role.FINANCE.value})
@@ -50,7 +51,12 @@ class Call:
     name: str | None
 
     def decode(self, kind: type[T]) -> T:
-        return strict_json.decode(self.body or b"{}", kind)
+        asked = strict_json.decode(self.body or b"{}", kind)
+        for param, value in msgspec.structs.asdict(asked).items():
+            for text in value if isinstance(value, list) else [value]:
+                if isinstance(text, str):
+                    _check_text(text, param)
+        return asked
 
     async def record(
         self, kind: str, *, tenant: str | None, target: str, reason: str | None
@@ -93,7 +99,7 @@ class Route:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             who = await identify(self.house, scope)
-            async with told(self.house, who, request_id(scope), scope["path"]):
+            async with told(self.house, who, request_id(scope), route_name(scope)):
                 answer = await self._handled(who, scope, receive)
         except ApiError as why:
             await refuse(send, why)
@@ -308,6 +314,10 @@ async def set_budget(call: Call) -> object:
     ask = call.decode(BudgetAsk)
     permit(access.may_set_budget(call.who, ask.tenant, ask.scope))
     directory = _knowing(call, ask.tenant)
+    if ask.scope == "key":
+        key = directory.key(ask.id or "")
+        if key is None or key.tenant != ask.tenant:  # its balance would be shown, too
+            raise not_found("There is no such key.")
     budget = Budget(
         limit_nano_usd=views.nano_usd(ask.usd), window=ask.window, zone=ask.zone, hard=ask.hard
     )
@@ -325,6 +335,8 @@ async def budgets(call: Call) -> object:
     asked = query(call.scope, frozenset({"tenant"}))
     tenant = asked.get("tenant") or call.who.tenant
     permit(access.may_read_usage(call.who, tenant))
+    if tenant is not None:
+        _knowing(call, tenant)
     return {"budgets": await views.budgets_view(call.house, tenant)}
 
 
@@ -364,6 +376,20 @@ async def check(call: Call) -> object:
     permit(access.may_administer(call.who, tenant))
     imagined = views.imagined(tenant, asked.get("user"), asked.get("project"))
     return await views.standing_view(call.house, imagined)
+
+
+def _check_text(text: str, param: str) -> None:
+    """What is kept and shown for years is no credential, and a name is a name.  Raises ApiError 400."""
+    if names_credential(text):
+        raise invalid(
+            f"{param}: this is a credential, which is kept nowhere. Send the id of a key (the part "
+            "after 'lg_'), the jti of a token, or a name.",
+            param=param,
+        )
+    if param != "reason" and not (text.isprintable() and text == text.strip()):
+        raise invalid(
+            f"{param}: expected printable characters, and no space at either end.", param=param
+        )
 
 
 def printable(name: str) -> str:
