@@ -63,6 +63,11 @@ def charge(price: Price, meters: Meters) -> Charge:
     return Charge(price.id, tuple(lines), sum(line.nano_usd for line in lines))
 
 
+def dearest_input(price: Price) -> int:
+    """The unit price at which a prompt is reserved: nobody knows yet on which meter it will fall."""
+    return max(price.input, price.cached_input, price.cache_write)
+
+
 def worst_case_input(price: Price, prompt_tokens: int) -> int:
     """The most that `prompt_tokens` can come to, however they fall over the three input meters.
 
@@ -70,7 +75,7 @@ def worst_case_input(price: Price, prompt_tokens: int) -> int:
     prompt in a single line rounded up; where prices are whole a token no line gains anything."""
     assert prompt_tokens >= 0
     units = (price.input, price.cached_input, price.cache_write)
-    exact = prompt_tokens * max(units)
+    exact = prompt_tokens * dearest_input(price)
     up = -(-exact // PER_TOKENS)
     if all(unit % PER_TOKENS == 0 for unit in units):
         return up

@@ -233,7 +233,9 @@ def sweep(conn: Connection, *, now_ms: int, most: int = SWEEP_MOST) -> Swept:
 
 
 def recover(conn: Connection, *, owner: str, now_ms: int) -> Swept:
-    """After a restart: resolve every hold of a process that is no more."""
+    """After a restart: resolve every hold of a process that is no more.  Totals are taken anew: which
+    budgets stand may have changed with the configuration."""
+    windows.forget(conn)
     dead = select(_R).where(_R.c.state == HELD, _R.c.owner != owner)
     return _resolve(conn, conn.execute(dead).mappings().all(), now_ms)
 
@@ -273,7 +275,7 @@ def _expire(conn: Connection, row: Row, now_ms: int) -> None:
     price = _price(conn, row["price_id"])
     prompt = pricing.worst_case_input(price, row["prompt_tokens"])
     lines = (
-        Line(Meter.INPUT, row["prompt_tokens"], price.input, prompt),
+        Line(Meter.INPUT, row["prompt_tokens"], pricing.dearest_input(price), prompt),
         Line(Meter.OUTPUT, row["output_tokens"] * row["n"], price.output, amount - prompt),
     )
     postings.lines(conn, row, ESTIMATE, lines, now_ms)

@@ -5,13 +5,16 @@ Refuses to know: what a reservation costs (ledger).  Source: MONEY.md §1, invar
 A row counts exactly the reservations that were made within its window under its account.  It is a
 running total and nothing else: a budget that is set in the middle of a month begins with what the
 month has cost already, a budget whose window is changed likewise, and nothing is inherited from
-another window.  `reservation_window` remembers where each reservation is counted.
+another window.  A row that is not in use counts nothing, so none outlives its use: opening another
+window drops it, and so does a restart, which may have taken the budget away.
+`reservation_window` remembers where each reservation is counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import (
@@ -130,6 +133,11 @@ def move(conn: Connection, request_id: str, *, held: int, spent: int) -> None:
     conn.execute(_MOVE, {"of_request": request_id, "more_held": held, "more_spent": spent})
 
 
+def forget(conn: Connection) -> None:
+    """Every total is taken anew from the reservations when it is next needed."""
+    conn.execute(delete(_W))
+
+
 def drop_old(conn: Connection, now_s: int) -> None:
     conn.execute(
         delete(_W).where(
@@ -170,9 +178,23 @@ def _state(conn: Connection, budget: BudgetAccount, now_s: int, *, make: bool) -
         counted = _counted(conn, budget, lacking)
         rows.update(counted)
         if make:
+            _leave_others(conn, asked, now_s)
             _make(conn, budget, lacking, counted)
     spent, held = (sum(column) for column in zip(*rows.values(), strict=True))
     return Opened(_account(budget, spent, held), budget, span)
+
+
+def _leave_others(conn: Connection, asked: Mapping[str, Any], now_s: int) -> None:
+    """What this account counted by until now: returning to it counts what happens meanwhile too."""
+    conn.execute(
+        delete(_W).where(
+            _W.c.scope == asked["scope"],
+            _W.c.account == asked["account"],
+            _W.c.start_s <= now_s,
+            or_(_W.c.end_s.is_(None), _W.c.end_s > now_s),
+            _W.c.window_id.not_in(asked["ids"]),
+        )
+    )
 
 
 def _mine(budget: BudgetAccount, span: Span) -> ColumnElement[bool]:
@@ -236,11 +258,17 @@ def _make(
     for slot in slots:
         if counted[slot.id] == (0, 0):
             continue
+        known = exists().where(  # of an earlier row of the same window
+            _RW.c.request_id == _R.c.request_id,
+            _RW.c.scope == budget.scope,
+            _RW.c.account == budget.id,
+            _RW.c.window_id == slot.id,
+        )
         conn.execute(
             insert(_RW).from_select(
                 ["request_id", "scope", "account", "window_id"],
                 select(
                     _R.c.request_id, literal(budget.scope), literal(budget.id), literal(slot.id)
-                ).where(_mine(budget, slot), unsettled),
+                ).where(_mine(budget, slot), unsettled, ~known),
             )
         )

@@ -320,6 +320,74 @@ def test_a_budget_set_late_counts_what_its_window_has_cost_already() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("other", ("total", "rolling_24h", "calendar_day"))
+def test_a_window_that_was_left_counts_what_happened_meanwhile(other: str) -> None:
+    """Month, something else, month again: the month has cost what it has cost."""
+
+    async def test() -> None:
+        clock = Clock()
+        with folder() as where, opened(clock, where / "x.db") as book:
+            month, meanwhile = tenant_budget(3 * WHOLE), tenant_budget(10 * WHOLE, other)
+            await held(book, "r1", month)
+            await held(book, "r2", meanwhile)
+            await held(book, "r3", meanwhile)
+            await book.settle("r2", Meters(input=100, output=50), record("r2"))
+            assert isinstance(await book.hold(ask("r4", month)), Deny)
+            assert await money(book, month) == (WHOLE, 2 * WHOLE)
+            for request_id in ("r1", "r3"):
+                await book.settle(request_id, Meters(input=100, output=50), record(request_id))
+            assert await money(book, month) == (3 * WHOLE, 0)
+            assert await money(book, meanwhile) == (3 * WHOLE, 0)
+
+    run(test)
+
+
+def test_a_budget_that_was_gone_for_a_while_counts_what_happened_meanwhile() -> None:
+    """Configuration changes with a restart, so that is where totals are taken anew."""
+
+    async def test() -> None:
+        clock = Clock()
+        with folder() as where:
+            month = tenant_budget(3 * WHOLE)
+            with opened(clock, where / "x.db", "p1") as book:
+                await held(book, "r1", month)
+                await book.settle("r1", Meters(input=100, output=50), record("r1"))
+            with opened(clock, where / "x.db", "p2") as book:
+                await book.recover()
+                await held(book, "r2")
+                await book.settle("r2", Meters(input=100, output=50), record("r2"))
+            with opened(clock, where / "x.db", "p3") as book:
+                await book.recover()
+                assert await money(book, month) == (2 * WHOLE, 0)
+                await held(book, "r3", month)
+                assert isinstance(await book.hold(ask("r4", month)), Deny)
+
+    run(test)
+
+
+def test_the_lines_of_an_estimate_can_be_recomputed() -> None:
+    """Reserved is the prompt at the dearest price it could have had, and the line says so."""
+
+    async def test() -> None:
+        clock = Clock()
+        dear = Price("m@1", "m", 0, 300_000_000, 50_000_000, 700_000_000, 600_000_000)
+        with folder() as where, opened(clock, where / "x.db") as book:
+            await held(book, "r1", price=dear)
+            clock.ms += 3_600_000
+            assert (await book.sweep()).expired == ("r1",)
+            told = await book.explain("r1")
+            assert told is not None
+            assert told.charge is not None
+            assert [(line.tokens, line.unit_price) for line in told.charge.lines] == [
+                (100, 700_000_000),
+                (50, 600_000_000),
+            ]
+            for line in told.charge.lines:
+                assert line.tokens * line.unit_price == line.nano_usd * 1_000_000
+
+    run(test)
+
+
 def test_a_limit_lowered_below_what_is_spent_denies_and_stays_positive() -> None:
     async def test() -> None:
         with folder() as where, opened(Clock(), where / "x.db") as book:
