@@ -17,6 +17,7 @@ from gateway.api import admin
 from gateway.api.caller import Me, Model, Models, Request
 from gateway.api.chat import Chat
 from gateway.api.completions import Completions
+from gateway.api.doorway import Doorway
 from gateway.api.generate import Generate
 from gateway.api.health import Health, Ready
 from gateway.api.problems import Problems
@@ -26,12 +27,13 @@ from gateway.house import House
 
 def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
     """What customers reach."""
+    doorway = Doorway()
     return Rooms(
         [
             _get("/health", Health()),
             _get("/ready", Ready(house)),
-            _post("/v1/chat/completions", Generate(house, Chat(), draw_seed)),
-            _post("/v1/completions", Generate(house, Completions(), draw_seed)),
+            _post("/v1/chat/completions", Generate(house, Chat(), draw_seed, doorway)),
+            _post("/v1/completions", Generate(house, Completions(), draw_seed, doorway)),
             _get("/v1/models", Models(house)),
             _get("/v1/models/{id:path}", Model(house)),
             _get("/v1/me", Me(house)),
@@ -42,9 +44,10 @@ def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
 
 def admin_app(house: House) -> ASGIApp:
     """What operators and tenant administrators reach."""
+    doorway = Doorway()
 
     def route(handler: admin.Handler, prefix: str = "", suffix: str = "") -> admin.Route:
-        return admin.Route(house, handler, prefix, suffix)
+        return admin.Route(house, handler, doorway, prefix, suffix)
 
     keys, tenants = "/v1/admin/keys/", "/v1/admin/tenants/"
     return Problems(

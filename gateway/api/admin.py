@@ -16,6 +16,7 @@ from msgspec import Meta
 from starlette.types import Receive, Scope, Send
 
 from gateway import strict_json, views
+from gateway.api.doorway import Doorway
 from gateway.api.problems import refuse
 from gateway.api.wire import json_bytes, query
 from gateway.errors import ApiError, from_deny, invalid, not_found
@@ -93,6 +94,7 @@ class Route:
 
     house: House
     handler: Handler
+    doorway: Doorway
     prefix: str = ""
     suffix: str = ""
 
@@ -112,7 +114,8 @@ class Route:
     async def _handled(self, who: Principal, scope: Scope, receive: Receive) -> object:
         body = b""
         if scope["method"] == "POST":
-            body = await read_body(receive, limit=BODY_BYTES_MAX)
+            with self.doorway.held(who.tenant):
+                body = await read_body(receive, limit=BODY_BYTES_MAX)
         path = scope["path"]
         name = path[len(self.prefix) : len(path) - len(self.suffix)] if self.prefix else None
         try:

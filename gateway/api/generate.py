@@ -21,6 +21,7 @@ from gateway import lifecycle, refusals, strict_json
 from gateway.answer import Answer
 from gateway.api import sse
 from gateway.api.answers import Choice, Head, Usage
+from gateway.api.doorway import Doorway
 from gateway.api.headers import rate_headers
 from gateway.api.schema import Controls, model_of
 from gateway.api.sse import ChatStream, CompletionStream
@@ -86,6 +87,7 @@ class Generate:
     house: House
     family: Family
     draw_seed: Callable[[], int]
+    doorway: Doorway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrived = Arrival(
@@ -95,7 +97,8 @@ class Generate:
             raise unavailable("This server is shutting down. Try again.", code="draining")
         who = await identify(self.house, scope)
         async with self._told(arrived, who):
-            body = await read_body(receive, limit=BODY_BYTES_MAX)
+            with self.doorway.held(who.tenant):
+                body = await read_body(receive, limit=BODY_BYTES_MAX)
         await until_disconnect(receive, self._serve(arrived, who, body, send))
 
     def _told(self, arrived: Arrival, who: Principal) -> AbstractAsyncContextManager[None]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateway.api.doorway import SENDING_MAX
 from gateway.text import stops
 from policies.facts import Role
 from security.dev_issuer import open_dev_issuer
@@ -25,7 +26,8 @@ def attacked(folder: Path, story: Callable[[Inhouse], Awaitable[None]], **option
     async def run() -> None:
         async with inhouse(folder, **options) as home:
             before = len(asyncio.all_tasks())
-            await story(home)
+            async with asyncio.timeout(30):
+                await story(home)
             await home.at_rest()
             assert len(asyncio.all_tasks()) == before
             assert [entry for entry in home.logged if entry["event"] == "failed"] == []
@@ -185,6 +187,7 @@ class _Dripped:
         self.gone = asyncio.Event()
         self.status = 0
         self.body = b""
+        self.headers: dict[str, str] = {}
 
     async def post(self, app: Any, path: str, credential: str) -> None:
         scope = {
@@ -210,7 +213,9 @@ class _Dripped:
             return {"type": "http.request", "body": part, "more_body": part == self.raw[:1]}
 
         async def send(message: dict[str, Any]) -> None:
-            self.status = message.get("status", self.status)
+            if "status" in message:
+                self.status = message["status"]
+                self.headers = {k.decode(): v.decode() for k, v in message["headers"]}
             self.body += message.get("body", b"")
 
         await app(scope, receive, send)
@@ -240,6 +245,38 @@ def test_m_stop_strings_are_prepared_once_and_only_for_who_is_admitted(
         served = await home.caller().chat("hello", n=8, stop=many)
         assert served.status == 200
         assert len(built) == 16
+
+    attacked(tmp_path, story)
+
+
+@pytest.mark.parametrize("listener", ("public", "admin"))
+def test_m_slow_bodies_take_no_more_than_a_part_of_the_places(
+    tmp_path: Path, listener: str
+) -> None:
+    async def story(home: Inhouse) -> None:
+        app = home.public if listener == "public" else home.admin
+        path = CHAT if listener == "public" else "/v1/admin/tokens/revoke"
+        slow = [_Dripped(b"{}") for _ in range(SENDING_MAX + 3)]
+        mallory, carol = home.tokens["acme/admin"], home.tokens["globex/admin"]
+        posts = [asyncio.create_task(each.post(app, path, mallory)) for each in slow]
+        for each in slow[:SENDING_MAX]:
+            await each.reading.wait()
+        await posts[-1]
+        assert slow[-1].status == 429
+        assert slow[-1].headers["retry-after"] == "1"
+        assert b"concurrency_exceeded" in slow[-1].body
+        other = _Dripped(b"{}")
+        other.go_on.set()
+        await other.post(app, path, carol)
+        assert other.status == 400  # read and judged
+        for each in slow:
+            each.go_on.set()
+        await asyncio.gather(*posts)
+        assert [each.status for each in slow].count(400) == SENDING_MAX
+        again = _Dripped(b"{}")
+        again.go_on.set()
+        await again.post(app, path, mallory)
+        assert again.status == 400
 
     attacked(tmp_path, story)
 
