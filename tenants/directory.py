@@ -17,17 +17,13 @@ from enum import StrEnum
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from policies.budget import window_at
 from policies.facts import Budget, Principal, Standing
-from policies.price import NANO_USD_MAX
 from policies.verdict import Deny
 from tenants import directory_rows as rows
 from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
 from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked
-from tenants.known import Known
-from tenants.scopes import SCOPES
+from tenants.known import Known, budget_fault
 from tenants.store import Store
-from tenants.windows import zone_of
 
 __all__ = [
     "BudgetTarget",
@@ -170,7 +166,8 @@ class Directory:
         actor: str,
         reason: str = "",
     ) -> KeyRecord:
-        """A new secret for the same rights and as long a life; the old one ends after `grace_s`."""
+        """A new secret for the same rights, as long a life and the same budget, with what was spent of
+        it (`windows` counts a key's predecessors); the old one ends after `grace_s`."""
         old = self._key(key_id)
         now_s = self._now_s()
         if old.revoked or (old.expires_at_s is not None and old.expires_at_s <= now_s):
@@ -190,12 +187,17 @@ class Directory:
         if old.expires_at_s is not None:
             ends_s = min(ends_s, old.expires_at_s)
         ending = replace(old, expires_at_s=ends_s, replaced_by=new_id)
+        mine = BudgetTarget(old.tenant, "key", new_id)
+        budget = self._known.budgets.get(replace(mine, name=key_id))
 
         def op(conn: Connection) -> None:
             rows.add_key(conn, new)
             rows.put_key(conn, ending)
+            rows.set_budget(conn, mine, budget)
 
         def see() -> None:
+            if budget is not None:
+                self._known.budgets[mine] = budget
             self._known.see_key(new)
             self._known.see_key(ending)
 
@@ -271,7 +273,8 @@ class Directory:
     ) -> None:
         """In place of what configuration says; None: as configured again."""
         self._tenant(target.tenant)
-        _check_budget(target, budget)
+        if fault := budget_fault(target, budget):
+            raise DirectoryFault(fault)
 
         def see() -> None:
             self._known.budgets.pop(target, None)
@@ -378,23 +381,3 @@ class Directory:
         if tenant not in self._known.config.tenants:
             known = ", ".join(sorted(self._known.config.tenants))
             raise DirectoryFault(f"there is no tenant {tenant!r}; there are {known}")
-
-
-def _check_budget(target: BudgetTarget, budget: Budget | None) -> None:
-    if target.scope not in SCOPES:
-        raise DirectoryFault(f"no scope is named {target.scope!r}; there are {', '.join(SCOPES)}")
-    if (target.scope == "tenant") == bool(target.name):
-        raise DirectoryFault("a budget names its project, user or key; a tenant's names none")
-    if target.issuer and target.scope != "user":
-        raise DirectoryFault("only a user's budget names an issuer")
-    if budget is None:
-        return
-    if not 0 <= budget.limit_nano_usd < NANO_USD_MAX:
-        raise DirectoryFault(f"a budget is within 0 and {NANO_USD_MAX} nano-USD")
-    try:
-        window_at(budget, 0, zone_of(budget))
-    except (ValueError, KeyError, OSError) as why:
-        raise DirectoryFault(
-            f"window {budget.window!r} in zone {budget.zone!r} cannot be counted; expected "
-            "calendar_month, calendar_week, calendar_day, rolling_24h or total, and an IANA zone"
-        ) from why

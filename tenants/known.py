@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import heapq
 
+from policies.budget import window_at
 from policies.facts import Budget, CredentialKind, Limits, Principal, Standing
+from policies.price import NANO_USD_MAX
 from policies.verdict import Deny, Reason
 from tenants.config import NO_LIMITS, DirectoryConfig, PlanConfig, TenantConfig
 from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked, Snapshot
+from tenants.scopes import SCOPES
+from tenants.windows import zone_of
 
 SUSPENDED = "tenant_suspended"
 
@@ -148,3 +152,25 @@ class Known:
             if project.budget is not None:
                 standing[BudgetTarget(tenant, "project", name)] = project.budget
         return standing | {at: set_ for at, set_ in self.budgets.items() if at.tenant == tenant}
+
+
+def budget_fault(target: BudgetTarget, budget: Budget | None) -> str | None:
+    """What keeps this from being a budget."""
+    if target.scope not in SCOPES:
+        return f"no scope is named {target.scope!r}; there are {', '.join(SCOPES)}"
+    if (target.scope == "tenant") == bool(target.name):
+        return "a budget names its project, user or key; a tenant's names none"
+    if target.issuer and target.scope != "user":
+        return "only a user's budget names an issuer"
+    if budget is None:
+        return None
+    if not 0 <= budget.limit_nano_usd < NANO_USD_MAX:
+        return f"a budget is within 0 and {NANO_USD_MAX} nano-USD"
+    try:
+        window_at(budget, 0, zone_of(budget))
+    except (ValueError, KeyError, OSError):
+        return (
+            f"window {budget.window!r} in zone {budget.zone!r} cannot be counted; expected "
+            "calendar_month, calendar_week, calendar_day, rolling_24h or total, and an IANA zone"
+        )
+    return None

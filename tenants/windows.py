@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Select,
     and_,
     bindparam,
     case,
@@ -40,6 +41,12 @@ from tenants import schema
 from tenants.scopes import BudgetAccount
 
 _W, _R, _RW = schema.budget_window, schema.reservation, schema.reservation_window
+_K = schema.api_key
+_ACCOUNT = {
+    "user": _R.c.user_account,
+    "project": _R.c.project_account,
+    "tenant": _R.c.tenant,
+}
 
 ROLLING_KEPT_S = 7 * 86_400
 """Hour slots are dropped after a week: no guard counts them, and the reservations remain."""
@@ -197,15 +204,21 @@ def _leave_others(conn: Connection, asked: Mapping[str, Any], now_s: int) -> Non
     )
 
 
+def _lineage(key_id: str) -> Select[tuple[str]]:
+    """A key and those that it replaced: a rotated key goes on with what was spent."""
+    one = select(literal(key_id).label("id")).cte(recursive=True)
+    before = select(_K.c.id).join(one, _K.c.replaced_by == one.c.id)
+    return select(one.union(before).c.id)
+
+
 def _mine(budget: BudgetAccount, span: Span) -> ColumnElement[bool]:
     """The reservations that belong under this account and in this window."""
-    column = {
-        "key": _R.c.key_id,
-        "user": _R.c.user_account,
-        "project": _R.c.project_account,
-        "tenant": _R.c.tenant,
-    }[budget.scope]
-    mine = and_(column == budget.id, _R.c.at_ms >= span.start_s * 1000)
+    by: ColumnElement[bool]
+    if budget.scope == "key":
+        by = _R.c.key_id.in_(_lineage(budget.id))
+    else:
+        by = _ACCOUNT[budget.scope] == budget.id
+    mine = and_(by, _R.c.at_ms >= span.start_s * 1000)
     return mine if span.end_s is None else and_(mine, _R.c.at_ms < span.end_s * 1000)
 
 

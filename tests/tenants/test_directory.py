@@ -12,9 +12,18 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from policies.facts import Budget, Credential, CredentialKind, Limits, Principal, Standing
-from policies.verdict import Deny, Reason
+from policies.facts import (
+    Budget,
+    Credential,
+    CredentialKind,
+    Limits,
+    Meters,
+    Principal,
+    Standing,
+)
+from policies.verdict import Allow, Deny, Reason
 from tenants import schema
+from tenants.book import Book, BudgetAccount
 from tenants.directory import (
     BudgetTarget,
     Change,
@@ -28,7 +37,7 @@ from tenants.directory import (
     TenantConfig,
 )
 from tenants.store import Store, StoreUnavailable
-from tests.tenants.house import NOON_MS, folder, run
+from tests.tenants.house import DIMS, NOON_MS, ask, folder, run
 
 PLAN = PlanConfig(
     models=("m",),
@@ -297,6 +306,43 @@ def test_rotation_gives_a_new_secret_and_ends_the_old_after_its_grace() -> None:
                 first, second = directory.list_keys("acme")
                 assert (first.replaced_by, first.expires_at_s) == ("k2", NOW_S + 60)
                 assert second == new
+
+    run(test)
+
+
+def test_a_rotated_key_keeps_its_budget_and_what_it_has_spent() -> None:
+    """A new secret for the same rights is no new money."""
+
+    async def test() -> None:
+        clock = Clock()
+        old = replace(DIMS, user="svc", issuer="lockgate:keys", key_id="k1")
+        with folder() as where:
+            with store_in(where / "x.db") as store:
+                directory = await loaded(store, clock)
+                book = Book(store, owner="p1", clock_ms=lambda: int(clock.s) * 1000)
+                await directory.add_key(KEY, **BY)
+                at = BudgetTarget("acme", "key", "k1")
+                await directory.set_budget(at, Budget(120_000), **BY)
+                for request_id in ("r1", "r2"):
+                    account = BudgetAccount("key", "k1", Budget(120_000))
+                    assert isinstance(await book.hold(ask(request_id, account, dims=old)), Allow)
+                await book.settle("r1", Meters(input=100, output=50))
+                await directory.rotate_key("k1", new_id="k2", new_digest=b"\2" * 32, **BY)
+                await directory.rotate_key("k2", new_id="k3", new_digest=b"\3" * 32, **BY)
+            with store_in(where / "x.db") as store:
+                directory = await loaded(store, clock)
+                book = Book(store, owner="p1", clock_ms=lambda: int(clock.s) * 1000)
+                who = Principal("acme", None, "svc", "idp", Credential(CredentialKind.KEY, "k3"))
+                standing = directory.standing(who)
+                assert isinstance(standing, Standing)
+                assert standing.budgets["key"] == Budget(120_000)
+                account = BudgetAccount("key", "k3", Budget(120_000))
+                (balance,) = await book.balances([account])
+                assert (balance.spent_nano_usd, balance.held_nano_usd) == (50_000, 50_000)
+                mine = replace(old, key_id="k3")
+                assert isinstance(await book.hold(ask("r3", account, dims=mine)), Deny)
+                await book.settle("r2", Meters(input=100, output=0))
+                assert isinstance(await book.hold(ask("r4", account, dims=mine)), Allow)
 
     run(test)
 
