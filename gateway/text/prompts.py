@@ -105,7 +105,8 @@ async def chat_prompt_async(
     extras: Mapping[str, Any] = {},
 ) -> Prompt:
     """`chat_prompt`, off the event loop where it could hold it up."""
-    if sum(len(message.content) for message in messages) + 64 * len(messages) <= INLINE_CHARS_MAX:
+    size = sum(len(message.content) for message in messages) + 64 * len(messages)
+    if size <= INLINE_CHARS_MAX and not (template is not None and template.busy):
         return chat_prompt(vocabulary, template, messages, now=now, extras=extras)
     return await asyncio.to_thread(
         chat_prompt, vocabulary, template, messages, now=now, extras=extras

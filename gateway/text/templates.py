@@ -104,6 +104,11 @@ class ChatTemplate:
         """None if the model has no chat template.  Raises TemplateFault."""
         return None if card.chat_template is None else cls(card.chat_template, vocabulary)
 
+    @property
+    def busy(self) -> bool:
+        """Another thread renders now, and this one would wait."""
+        return self._lock.locked()
+
     def uses(self, name: str) -> bool:
         """Whether the template reads a variable of this name."""
         return name in self._names

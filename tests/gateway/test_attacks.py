@@ -7,6 +7,7 @@ Each test says who attacks (SECURITY.md §1): M a malicious tenant, C a curious 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,25 @@ def test_m_stop_strings_are_prepared_once_and_only_for_who_is_admitted(
         served = await home.caller().chat("hello", n=8, stop=many)
         assert served.status == 200
         assert len(built) == 16
+
+    attacked(tmp_path, story)
+
+
+def test_m_nobody_waits_on_the_event_loop_for_anothers_long_conversation(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        template = home.house.deployments["echo"].reading().template
+        assert template is not None
+        template._lock.acquire()
+        safety = threading.Timer(5, template._lock.release)  # the loop could not, were it waiting
+        safety.start()
+        asked = home.caller().start("POST", CHAT, chat_body("hello"))
+        async with asyncio.timeout(4):
+            for _ in range(200):
+                assert not asked.task.done()
+                await asyncio.sleep(0.001)
+        safety.cancel()
+        template._lock.release()
+        assert (await asked.end()).status == 200
 
     attacked(tmp_path, story)
 
