@@ -106,7 +106,8 @@ def load(conn: Connection, *, now_s: int) -> Snapshot:
 
 
 def prune(conn: Connection, *, now_s: int) -> None:
-    """Forget revocations of what has expired by itself."""
+    """Forget revocations of what has expired by itself.  At start: it looks at all of them, and
+    whoever revokes shares a commit with everybody's money."""
     conn.execute(delete(schema.revocation).where(schema.revocation.c.until_s <= now_s))
 
 
@@ -135,7 +136,6 @@ def revoke(conn: Connection, revoked: Revoked, *, actor: str, reason: str) -> No
             **same, at_s=revoked.at_s, until_s=revoked.until_s, actor=actor, reason=reason
         )
     )
-    prune(conn, now_s=revoked.at_s)
 
 
 def suspend(conn: Connection, tenant: str, *, at_s: int, actor: str, reason: str) -> None:

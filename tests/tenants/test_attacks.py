@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from sqlalchemy import Connection, event
+
+from policies.facts import Budget
+from tenants import directory_rows as rows
 from tenants.config import DirectoryConfig
-from tenants.directory_rows import RevocationKind, Revoked, Snapshot
+from tenants.directory_rows import BudgetTarget, RevocationKind, Revoked, Snapshot
 from tenants.known import Known
+from tenants.store import Store
+from tests.tenants.house import folder, run
+from tests.tenants.test_directory import KEY
 
 
 def known() -> Known:
@@ -61,3 +68,35 @@ def test_revoking_one_token_anew_keeps_one() -> None:
     assert len(house._lapsing) < 100
     house.see_revoked(revocation("other", 10_999, 20_000))
     assert {place[3] for place in house.revoked} == {"other"}
+
+
+def test_a_change_of_authority_looks_through_no_table() -> None:
+    """It runs in the writer's thread, before everybody's holds and settlements."""
+    with folder() as where:
+        store = Store.open(f"sqlite:///{where}/x.db")
+        asked: list[tuple[str, Any]] = []
+
+        def op(conn: Connection) -> list[str]:
+            def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+                asked.append((statement, parameters))
+
+            event.listen(conn, "before_cursor_execute", note)
+            rows.revoke(conn, revocation("j", 1, 2), actor="a", reason="")
+            rows.suspend(conn, "acme", at_s=1, actor="a", reason="")
+            rows.resume(conn, "acme")
+            rows.set_budget(conn, BudgetTarget("acme"), Budget(1))
+            rows.put_key(conn, KEY)
+            event.remove(conn, "before_cursor_execute", note)
+            return [
+                str(step[3])
+                for statement, parameters in asked
+                for step in conn.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, parameters)
+            ]
+
+        async def write() -> list[str]:
+            return await store.write(op)
+
+        steps = run(write)
+        store.close()
+        assert len(asked) >= 7
+        assert [step for step in steps if step.startswith("SCAN")] == []
