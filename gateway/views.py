@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from gateway.errors import invalid
@@ -21,6 +21,9 @@ from tenants.directory import BudgetTarget, KeyRecord
 from tenants.scopes import account_of, budget_accounts, dimensions, scope_limits
 
 NANO = Decimal(10) ** 9
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNRECORDED = {"HELD": "running", "VOIDED": "not_started"}
+"""What became of a request that left no word of its own; else the server stopped under it."""
 
 
 def usd(nano_usd: int) -> str:
@@ -49,13 +52,13 @@ def instant_ms(text: str | None, name: str, default: int) -> int:
             param=name,
         ) from why
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return int(at.timestamp() * 1000)
+    return (at - EPOCH) // timedelta(milliseconds=1)
 
 
-def imagined(tenant: str, user: str | None, project: str | None) -> Principal:
+def imagined(tenant: str, user: str | None, project: str | None, issuer: str) -> Principal:
     """A principal that nobody signed in as, to see what it could do."""
     nobody = Credential(CredentialKind.TOKEN, None)
-    return Principal(tenant, project, user or "-", "-", nobody)
+    return Principal(tenant, project, user or "-", issuer, nobody)
 
 
 async def standing_view(house: House, who: Principal) -> dict[str, object]:
@@ -149,7 +152,8 @@ def explanation_view(found: Explanation, *, operator: bool) -> dict[str, object]
         ],
     }
     if record is None:
-        return {**view, "outcome": "running", "stages": [], "tokens": {}}
+        outcome = UNRECORDED.get(found.state or "", "interrupted")
+        return {**view, "outcome": outcome, "stages": [], "tokens": {}}
     spans_ns = (
         ("admitted", record.admitted_ns),
         ("queued", record.queued_ns),
@@ -183,11 +187,12 @@ def explanation_view(found: Explanation, *, operator: bool) -> dict[str, object]
 def _stages(
     received_at_ms: int, spans_ns: Sequence[tuple[str, int]], *, exact: bool
 ) -> list[dict[str, object]]:
-    at_ns, stages = 0, list[dict[str, object]]()
+    """Instants follow from the spans as shown, or they would tell what was rounded away."""
+    after_ms, stages = 0.0, list[dict[str, object]]()
     for name, span_ns in spans_ns:
-        at = when(received_at_ms + at_ns // 1_000_000)
-        stages.append({"name": name, "at": at, "ms": rounded_ms(span_ns, exact=exact)})
-        at_ns += span_ns
+        ms = rounded_ms(span_ns, exact=exact)
+        stages.append({"name": name, "at": when(received_at_ms + int(after_ms)), "ms": ms})
+        after_ms += ms
     return stages
 
 
@@ -250,7 +255,8 @@ async def budgets_view(house: House, tenant: str | None) -> list[dict[str, objec
             account = account_of(at.scope, at.tenant, at.issuer, at.name, budget)
             row: dict[str, object] = {"tenant": at.tenant, "scope": at.scope, "name": at.name}
             if account is None:
-                rows.append({**row, "limit_usd": usd(budget.limit_nano_usd)})
+                what = {"window": budget.window, "hard": budget.hard}
+                rows.append({**row, **what, "limit_usd": usd(budget.limit_nano_usd)})
                 continue
             (balance,) = await house.book.balances((account,))
             rows.append({**row, **balance_view(balance)})

@@ -136,6 +136,14 @@ class Directory:
         """Every configured tenant, and whether it is suspended."""
         return {name: name in self._known.suspended for name in sorted(self._known.config.tenants)}
 
+    def plan_of(self, tenant: str) -> str:
+        """The name of its plan.  Raises DirectoryFault for an unknown tenant."""
+        self._tenant(tenant)
+        return self._known.config.tenants[tenant].plan
+
+    def classes_of(self, tenant: str) -> tuple[str, ...]:
+        return self._known.config.plans[self.plan_of(tenant)].classes
+
     def budgets(self, tenant: str) -> dict[BudgetTarget, Budget]:
         """Every budget that stands in a tenant.  Raises DirectoryFault for an unknown one."""
         self._tenant(tenant)

@@ -145,7 +145,12 @@ async def metrics(call: Call) -> object:
 async def tenants(call: Call) -> object:
     permit(access.may_operate(call.who))
     found = call.house.directory.tenants()
-    return {"tenants": [{"tenant": name, "suspended": gone} for name, gone in found.items()]}
+    plan = call.house.directory.plan_of
+    return {
+        "tenants": [
+            {"tenant": name, "plan": plan(name), "suspended": gone} for name, gone in found.items()
+        ]
+    }
 
 
 class Reasoned(msgspec.Struct, forbid_unknown_fields=True):
@@ -200,6 +205,14 @@ async def create_key(call: Call) -> object:
         raise invalid(
             "A key may hold the roles " + " and ".join(sorted(KEY_ROLES)) + ", no other.",
             param="roles",
+        )
+    classes = directory.classes_of(ask.tenant)
+    if ask.service_class is not None and ask.service_class not in classes:
+        raise invalid(
+            "This class is not in the tenant's plan, so such a key could ask nothing. The plan has: "
+            + ", ".join(classes)
+            + ".",
+            param="service_class",
         )
     made = call.house.mint_key()
     await directory.add_key(
@@ -350,12 +363,11 @@ async def usage(call: Call) -> object:
     by = tuple(part for part in asked.get("by", "tenant").split(",") if part)
     if not by or len(set(by)) != len(by) or not set(by) <= set(COLUMNS):
         raise invalid("'by' is a list of: " + ", ".join(COLUMNS) + ".", param="by")
-    rows = await call.house.book.usage(
-        by,
-        from_ms=views.instant_ms(asked.get("from"), "from", 0),
-        to_ms=views.instant_ms(asked.get("to"), "to", FOR_EVER_MS),
-        tenant=tenant,
-    )
+    from_ms = views.instant_ms(asked.get("from"), "from", 0)
+    to_ms = views.instant_ms(asked.get("to"), "to", FOR_EVER_MS)
+    if "to" in asked and "from" in asked and to_ms <= from_ms:
+        raise invalid("'to' is the day after the last, so it must be after 'from'.", param="to")
+    rows = await call.house.book.usage(by, from_ms=from_ms, to_ms=to_ms, tenant=tenant)
     return views.usage_view(rows, cost=access.may_read_cost(call.who))
 
 
@@ -371,13 +383,15 @@ async def request(call: Call) -> object:
 
 
 async def check(call: Call) -> object:
-    """The effective limits of a principal that need not be signed in."""
-    asked = query(call.scope, frozenset({"tenant", "user", "project"}))
+    """The effective limits of a principal that need not be signed in.  Users of one name at two
+    issuers are two people; without a word it is the caller's own issuer."""
+    asked = query(call.scope, frozenset({"tenant", "user", "project", "issuer"}))
     tenant = asked.get("tenant")
     if tenant is None:
         raise invalid("Name the tenant: ?tenant=…", param="tenant")
     permit(access.may_administer(call.who, tenant))
-    imagined = views.imagined(tenant, asked.get("user"), asked.get("project"))
+    issuer = asked.get("issuer") or call.who.issuer
+    imagined = views.imagined(tenant, asked.get("user"), asked.get("project"), issuer)
     return await views.standing_view(call.house, imagined)
 
 
