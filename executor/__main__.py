@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
 from time import monotonic_ns
 from typing import NoReturn
@@ -64,8 +65,28 @@ def prepare_process() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    tell_crashes()
     signal.signal(signal.SIGTERM, _terminate)
     threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
+
+
+def tell_crashes() -> None:
+    """The last words of a thread or of the process: a kind and places.  Python's own would show the
+    message, which may hold token ids."""
+
+    def tell(fault: BaseException | None) -> None:
+        at = (
+            [
+                f"{Path(f.filename).name}:{f.lineno}"
+                for f in traceback.extract_tb(fault.__traceback__)
+            ]
+            if fault
+            else []
+        )
+        structlog.get_logger().error("crashed", kind=type(fault).__name__, at=at)
+
+    sys.excepthook = lambda _kind, fault, _trace: tell(fault)
+    threading.excepthook = lambda crash: tell(crash.exc_value)
 
 
 def _terminate(*_: object) -> NoReturn:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -150,6 +150,7 @@ class Io:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(_tell_fault)
         self._loop.run_forever()
         self._loop.close()
 
@@ -201,6 +202,11 @@ class Io:
             self._room.clear()
             if not self._mailbox.put((peer.owner, command), self._resume):
                 await self._room.wait()
+
+
+def _tell_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Not in asyncio's words, which show arguments and messages."""
+    _log.error("io_failed", kind=type(context.get("exception")).__name__)
 
 
 def serve(

@@ -83,6 +83,7 @@ async def _serve(settings: Settings) -> None:
     async with opened(settings, switch.draining) as opened_house:
         house, development = opened_house
         log = house.log
+        logs.watch(loop, log)
 
         def ready(bound: Sequence[Bound]) -> None:
             for each in bound:

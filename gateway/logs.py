@@ -6,6 +6,7 @@ nothing global.  Redaction is `security.redact`; what may be said is decided the
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
@@ -31,6 +32,16 @@ def configure(*, development: bool) -> Callable[..., None]:
         logger.msg(event, **kept)
 
     return log
+
+
+def watch(loop: asyncio.AbstractEventLoop, log: Callable[..., None]) -> None:
+    """What fails with nobody waiting for it is told here too.  asyncio's own words would show the
+    exception's message and the arguments of the call, and either may quote what a caller sent."""
+
+    def failed(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        log("loop.failed", error=context.get("exception"))
+
+    loop.set_exception_handler(failed)
 
 
 def _for_people(_logger: Any, _method: str, event: Mapping[str, Any]) -> str:

@@ -1,13 +1,17 @@
-"""One request's numbers may end that request, and never those beside it (SECURITY.md P14)."""
+"""One request's numbers may end that request, and never those beside it (SECURITY.md P14); the
+process's last words hold none of them (P10)."""
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 import pytest
 import torch
 
 from executor import sampler
+from executor.__main__ import tell_crashes
 from executor.choice import Ask, Choice
 from executor.contract import Cause, Sampling
 from executor.sampler import sample
@@ -81,3 +85,26 @@ def test_a_row_that_cannot_be_sampled_ends_alone(monkeypatch: pytest.MonkeyPatch
     house.run()
     assert house.ended(1).cause is Cause.CRASHED
     assert house.ended(2).cause is Cause.LENGTH
+
+
+def test_a_crash_says_its_kind_and_no_numbers(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for module in (sys, threading):
+        monkeypatch.setattr(module, "excepthook", module.excepthook)  # to be put back
+    tell_crashes()
+
+    def crash() -> None:
+        raise KeyError(49151)
+
+    thread = threading.Thread(target=crash)
+    thread.start()
+    thread.join()
+    try:
+        crash()
+    except KeyError as fault:
+        sys.excepthook(KeyError, fault, fault.__traceback__)
+    written = "".join(capfd.readouterr())
+    assert written.count("crashed") == 2
+    assert written.count("KeyError") == 2
+    assert "49151" not in written

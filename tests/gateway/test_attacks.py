@@ -7,6 +7,7 @@ Each test says who attacks (SECURITY.md §1): M a malicious tenant, C a curious 
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gateway import logs
 from gateway.api.doorway import SENDING_MAX
 from gateway.text import stops
 from policies.facts import Role
@@ -140,6 +142,30 @@ def test_t_a_key_named_by_its_secret_is_written_nowhere(tmp_path: Path) -> None:
                 assert secret.encode() not in path.read_bytes(), path.name
 
     attacked(tmp_path, story)
+
+
+@pytest.mark.parametrize("development", (True, False))
+def test_i_what_fails_with_nobody_waiting_shows_no_words(
+    capfd: pytest.CaptureFixture[str], *, development: bool
+) -> None:
+    async def fail(canary: str) -> None:
+        raise ValueError(canary)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        logs.watch(loop, logs.configure(development=development))
+        loop.call_soon(int, "the prompt")
+        task = loop.create_task(fail("the prompt"))
+        await asyncio.wait({task})
+        del task
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    written = "".join(capfd.readouterr())
+    assert written.count("loop.failed") == 2
+    assert written.count("ValueError") == 2
+    assert "the prompt" not in written
 
 
 @pytest.mark.parametrize("field", ("user", "project", "service_class", "groups"))
