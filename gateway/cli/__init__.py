@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.cli.show import Refusal
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -27,3 +31,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `lockgate … | head`
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        tell_refusal(_unusable(error), as_json="--json" in words)
+        sys.exit(1)
+
+
+def _unusable(error: OSError) -> Refusal:
+    """A file or folder that this account cannot use as it must, wherever that was noticed."""
+    from gateway.cli.show import Refusal
+
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return Refusal(f"{error.filename} is no folder, and one is needed. Name another place.")
+    return Refusal(
+        f"{error.filename} cannot be used: {error.strerror}. Give it to this account, or name another "
+        "place."
+    )

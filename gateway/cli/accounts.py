@@ -143,6 +143,7 @@ def report(
         str | None, typer.Option("--from", help="First day, such as 2026-11-01.")
     ] = None,
     until: Annotated[str | None, typer.Option("--to", help="Day after the last.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant only.")] = None,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
     token: Token = None,
@@ -150,7 +151,7 @@ def report(
 ) -> None:
     """Tokens and price by tenant and user; every grouping comes to the same total."""
     server = connect(admin_url, token, state_dir)
-    found = server.get("/v1/admin/usage", {"by": by, "from": since, "to": until})
+    found = server.get("/v1/admin/usage", {"by": by, "from": since, "to": until, "tenant": tenant})
     if as_json:
         document(found)
         return

@@ -194,6 +194,7 @@ def _api_refusal(status: int, raw: bytes) -> Refusal:
 
 
 def _server(url: str | None, token: str | None, state_dir: Path) -> client.Server:
+    client.require_given(token)
     if url and token:
         return client.Server(url, token)
     known = client.read_known(state_dir, "--url and --token")

@@ -23,6 +23,10 @@ def check(
     tenant: Annotated[str | None, typer.Option(help="Whose standing to show.")] = None,
     user: Annotated[str | None, typer.Option(help="A user of the tenant.")] = None,
     project: Annotated[str | None, typer.Option(help="A project of the tenant.")] = None,
+    issuer: Annotated[
+        str | None,
+        typer.Option(help="Who issues the user's tokens [as yours]; lockgate:keys for API keys."),
+    ] = None,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
     token: Token = None,
@@ -48,7 +52,8 @@ def check(
     if tenant is None:
         raise Refusal("Nothing to check. Give --config FILE, or --tenant and --user.", exit_code=2)
     server = connect(admin_url, token, state_dir)
-    standing = server.get("/v1/admin/check", {"tenant": tenant, "user": user, "project": project})
+    asked = {"tenant": tenant, "user": user, "project": project, "issuer": issuer}
+    standing = server.get("/v1/admin/check", asked)
     if as_json:
         document(standing)
     else:

@@ -105,6 +105,7 @@ def connect(
     admin_url: str | None, token: str | None, state_dir: Path, *, name: str = OPERATOR
 ) -> Server:
     """What was given, and for the rest what the development server in `state_dir` left."""
+    require_given(token)
     if admin_url and token:
         return Server(admin_url, token)
     known = read_known(state_dir, "--admin-url and --token")
@@ -114,6 +115,12 @@ def connect(
             "elsewhere. Give --token."
         )
     return Server(admin_url or known.admin_url, token or token_named(known, name, state_dir))
+
+
+def require_given(token: str | None) -> None:
+    """An empty token is a variable that was not set, and no wish to act as somebody else."""
+    if token is not None and not token.strip():
+        raise Refusal("--token is empty. Is a variable not set? Give a token, or leave it out.")
 
 
 def token_named(known: Known, name: str, state_dir: Path) -> str:

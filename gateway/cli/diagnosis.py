@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """`mode` None: absent.  `ours`: belongs to this account or root."""
+    """`mode` None: absent.  `ours`: this account or root has it, and this account can read it."""
 
     path: str
     mode: int | None

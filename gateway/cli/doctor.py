@@ -153,7 +153,7 @@ def _lines(path: Path) -> Iterable[str]:
 def _nearest(path: Path) -> Path:
     """The folder itself or, before the first start, the one it will be made in."""
     here = path.absolute()
-    return next(folder for folder in (here, *here.parents) if folder.exists())
+    return next(folder for folder in (here, *here.parents) if os.path.exists(folder))  # noqa: PTH110 — pathlib raises where one may not look
 
 
 def _disk_bytes(path: Path) -> int | None:
@@ -190,7 +190,8 @@ def _file(path: Path) -> FileFacts:
         info = path.lstat()
     except OSError:
         return FileFacts(str(path), None)
-    return FileFacts(str(path), stat.S_IMODE(info.st_mode), info.st_uid in {0, os.geteuid()})
+    ours = info.st_uid in {0, os.geteuid()} and os.access(path, os.R_OK)
+    return FileFacts(str(path), stat.S_IMODE(info.st_mode), ours)
 
 
 def _ports(settings: Settings) -> dict[int, str | None]:
@@ -221,4 +222,6 @@ def _model_fault(settings: Settings) -> str | None:
             models_store.find(model.path, settings.models_dir)
         except models_store.ModelMissing as missing:
             return str(missing)
+        except OSError as error:
+            return f"{error.filename or model.path} cannot be looked at: {error.strerror}"
     return None

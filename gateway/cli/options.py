@@ -36,5 +36,7 @@ Token = Annotated[
         "The variable keeps it out of process lists.",
     ),
 ]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it stands in the audit log.")]
+Reason = Annotated[
+    str, typer.Option("--reason", help="Why; it is kept with the change, and who made it.")
+]
 VAR = Path("var")

@@ -16,8 +16,8 @@ from security.dev_issuer import is_dev_issuer
 
 OUR_ISSUERS = "lockgate:"  # what keys are issued by
 NANO_PER_USD = 1_000_000_000
-USD_MAX = 9_000_000_000  # in nano-USD still inside SQL's BIGINT
-_USD = re.compile(r"([0-9]{1,10})(?:\.([0-9]{1,9}))?", re.ASCII)
+USD_MAX = 4_600_000_000  # in nano-USD, the most that a book can count to (policies.price)
+_USD = re.compile(r"([0-9]{1,30})(?:\.([0-9]{1,9}))?", re.ASCII)
 _SIZE = re.compile(r"([0-9]{1,6}) ?(MiB|GiB|TiB)", re.ASCII)
 _SIZE_BYTES = {"MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _HOSTNAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?:\.(?!-)[A-Za-z0-9-]{1,63})*", re.ASCII)

@@ -113,6 +113,12 @@ def test_a_key_expires_when_told(admin: Fake, monkeypatch: pytest.MonkeyPatch) -
         ("tenant list", "GET /v1/admin/tenants", None),
         ("tenant suspend a --reason r", "POST /v1/admin/tenants/a/suspend", {"reason": "r"}),
         ("tenant resume a --reason r", "POST /v1/admin/tenants/a/resume", {"reason": "r"}),
+        ("usage report --tenant acme", "GET /v1/admin/usage?by=tenant%2Cuser&tenant=acme", None),
+        (
+            "check --tenant a --user u --issuer https://i/",
+            "GET /v1/admin/check?tenant=a&user=u&issuer=https%3A%2F%2Fi%2F",
+            None,
+        ),
         ("budget show --tenant acme", "GET /v1/admin/budgets?tenant=acme", None),
         (
             "budget set --tenant acme --user al --usd 5 --reason r --window rolling_24h --soft",
@@ -358,3 +364,43 @@ def test_doctor_reports_each_finding_and_fails_on_a_wrong_one(
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert lockgate("--version") == 0
     assert capsys.readouterr().out.startswith("lockgate ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    (
+        "token mint --tenant acme --user x",
+        "tenant list",
+        "audit verify",
+        "run --prompt x",
+        "serve --port 18099",
+    ),
+)
+def test_a_folder_that_cannot_be_looked_into_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A name that no file system takes fails as a forbidden folder does, also for root."""
+    monkeypatch.delenv("LOCKGATE_CONFIG", raising=False)
+    assert lockgate(*words.split(), "--state-dir", f"/tmp/{'n' * 300}") == 1
+    said = capsys.readouterr()
+    assert "nnnn" in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
+
+
+def test_the_doctor_looks_at_a_folder_that_cannot_be_looked_into(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCKGATE_CONFIG", raising=False)
+    lockgate("doctor", "--json", "--state-dir", f"/tmp/{'n' * 300}")
+    assert "state directory" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ("usage report", "run --prompt x"))
+def test_an_empty_token_is_nobodys(
+    admin: Fake, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    """An unset variable does not make an operator of whoever runs a script."""
+    assert lockgate(*words.split(), "--token", "") == 1
+    assert admin.asked == []
+    assert "--token is empty" in capsys.readouterr().err
