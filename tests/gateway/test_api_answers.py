@@ -226,7 +226,8 @@ def test_a_character_of_many_tokens_is_one_delta(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("eos", ((IM_END,), (IM_START, IM_END), (IM_END, IM_START)))
 def test_every_end_token_ends_and_none_is_printed(tmp_path: Path, eos: tuple[int, ...]) -> None:
-    echo = EchoExecutor()
+    heard = Heard()
+    echo = EchoExecutor(gate=heard)
     echo._card = echo._full_card = msgspec.structs.replace(echo._full_card, eos_token_ids=eos)
 
     async def story(home: Inhouse) -> None:
@@ -236,6 +237,8 @@ def test_every_end_token_ends_and_none_is_printed(tmp_path: Path, eos: tuple[int
             assert answer["choices"][0]["text"] == "abc"
             assert answer["choices"][0]["finish_reason"] == "stop"
             assert answer["usage"]["completion_tokens"] == 4
+            (job,) = heard.take()
+            assert job.stop_token_ids == eos
 
     lived(tmp_path, story, echo=echo)
 
