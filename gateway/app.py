@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api import admin
+from gateway.api import admin, admin_call
 from gateway.api.caller import Me, Model, Models, Request
 from gateway.api.chat import Chat
 from gateway.api.completions import Completions
@@ -46,8 +46,8 @@ def admin_app(house: House) -> ASGIApp:
     """What operators and tenant administrators reach."""
     doorway = Doorway()
 
-    def route(handler: admin.Handler, prefix: str = "", suffix: str = "") -> admin.Route:
-        return admin.Route(house, handler, doorway, prefix, suffix)
+    def route(handler: admin_call.Handler, prefix: str = "", suffix: str = "") -> admin_call.Route:
+        return admin_call.Route(house, handler, doorway, prefix, suffix)
 
     keys, tenants = "/v1/admin/keys/", "/v1/admin/tenants/"
     return Problems(

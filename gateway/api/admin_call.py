@@ -1,0 +1,131 @@
+"""One administrative request: who asks with what, the record of what they did, and the answer.
+
+The endpoints themselves are `admin`.  Errors are RFC 9457 problems.  Refuses to know: what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from gateway import strict_json
+from gateway.api.doorway import Doorway
+from gateway.api.problems import refuse
+from gateway.api.wire import json_bytes
+from gateway.errors import ApiError, invalid
+from gateway.guard import read_body
+from gateway.house import House
+from gateway.identify import identify, request_id, route_name
+from gateway.refusals import audit_down, told
+from gateway.streaming import respond
+from policies.facts import Principal
+from security.api_keys import names_credential
+from security.audit import AuditEvent, AuditUnavailable
+from tenants.directory import DirectoryFault
+
+T = TypeVar("T", bound=msgspec.Struct)
+BODY_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One administrative request: who, with what, and which part of the path was variable."""
+
+    house: House
+    who: Principal
+    scope: Scope
+    body: bytes
+    name: str | None
+
+    def decode(self, kind: type[T]) -> T:
+        asked = strict_json.decode(self.body or b"{}", kind)
+        for param, value in msgspec.structs.asdict(asked).items():
+            for text in value if isinstance(value, list) else [value]:
+                if isinstance(text, str):
+                    _check_text(text, param)
+        return asked
+
+    async def record(
+        self, kind: str, *, tenant: str | None, target: str, reason: str | None
+    ) -> None:
+        """Durable before the answer.  Free text a person wrote stays in the ledger, not here."""
+        house, who = self.house, self.who
+        try:
+            await house.audit.append(
+                AuditEvent(
+                    kind=kind,
+                    request_id=request_id(self.scope),
+                    tenant=tenant,
+                    subject=house.pseudonym(f"{who.issuer}\0{who.user}"),
+                    credential_id=who.credential.id,
+                    target=target,
+                    outcome="done",
+                    reason=reason,
+                )
+            )
+        except AuditUnavailable as down:
+            raise audit_down() from down
+
+    @property
+    def actor(self) -> str:
+        return f"{self.who.issuer}:{self.who.user}"
+
+
+Handler = Callable[[Call], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An endpoint of one method; `prefix` cuts the variable part of the path, `suffix` its end."""
+
+    house: House
+    handler: Handler
+    doorway: Doorway
+    prefix: str = ""
+    suffix: str = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            who = await identify(self.house, scope)
+            async with told(self.house, who, request_id(scope), route_name(scope)):
+                answer = await self._handled(who, scope, receive)
+        except ApiError as why:
+            await refuse(send, why)
+            return
+        if isinstance(answer, bytes):
+            await respond(send, 200, answer, {"content-type": METRICS_TEXT})
+        else:
+            await respond(send, 200, json_bytes(answer))
+
+    async def _handled(self, who: Principal, scope: Scope, receive: Receive) -> object:
+        body = b""
+        if scope["method"] == "POST":
+            with self.doorway.held(who.tenant):
+                body = await read_body(receive, limit=BODY_BYTES_MAX)
+        path = scope["path"]
+        name = path[len(self.prefix) : len(path) - len(self.suffix)] if self.prefix else None
+        try:
+            return await self.handler(Call(self.house, who, scope, body, name))
+        except DirectoryFault as fault:
+            raise invalid(str(fault)) from fault
+
+
+METRICS_TEXT = "text/plain; version=1.0.0; charset=utf-8"
+
+
+def _check_text(text: str, param: str) -> None:
+    """What is kept and shown for years is no credential, and a name is a name.  Raises ApiError 400."""
+    if names_credential(text):
+        raise invalid(
+            f"{param}: this is a credential, which is kept nowhere. Send the id of a key (the part "
+            "after 'lg_'), the jti of a token, or a name.",
+            param=param,
+        )
+    if param != "reason" and not (text.isprintable() and text == text.strip()):
+        raise invalid(
+            f"{param}: expected printable characters, and no space at either end.", param=param
+        )
