@@ -123,5 +123,8 @@ def fit(
     amount = worst_case(price, prompt_tokens, output, n)
     if amount >= NANO_USD_MAX:
         return Deny(Reason.BUDGET_SPENT, limit_name="budget")
+    for account in accounts:  # soft ones too: their totals must stay countable
+        if account.spent_nano_usd + account.held_nano_usd + amount >= NANO_USD_MAX:
+            return Deny(Reason.BUDGET_SPENT, scope=account.scope, limit_name="budget")
     over = tuple(a.scope for a in accounts if not a.hard and a.room_nano_usd < amount)
     return Allow(Fit(output, amount, limited_by, over))

@@ -138,6 +138,15 @@ def test_calendar_windows(window: str, zone: str, now: str, begin: str, end: str
     assert span.id == f"{window}/{zone}/{begin}"
 
 
+@pytest.mark.parametrize("spent", (NANO_USD_MAX - 1, 2 * NANO_USD_MAX))
+def test_no_running_total_passes_what_can_be_counted(spent: int) -> None:
+    """Not even of a soft budget: beyond it a sum is no integer of the database any more."""
+    price = Price("p", "m", 0, 10**9, 0, 0, 10**9)
+    verdict = fit([Account("tenant", 1, spent, 0, hard=False)], price, 5, 10, 10, 1)
+    assert isinstance(verdict, Deny)
+    assert verdict.scope == "tenant"
+
+
 def test_a_day_is_as_long_as_it_is() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     budget = Budget(1, "calendar_day", "Europe/Berlin")
