@@ -39,7 +39,7 @@ from security.authenticate import Authenticator
 from security.keyring import KeyringError, Purpose, open_keyring
 from tenants.book import Book, BookFault
 from tenants.directory import Change, Directory
-from tenants.store import Store, StoreRefused, StoreUnavailable
+from tenants.store import Store, StoreRefused
 from tenants.tempo import MemoryTempo
 
 RENEW_S = 15.0
@@ -277,25 +277,31 @@ def withdraw(house: House, change: Change) -> None:
         house.log("authority.withdrawn", kind=change.kind.value, count=struck)
 
 
-async def keep_house(house: House) -> None:
-    """Renew what runs, resolve what was left behind.  A store that is down is tried again."""
+async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
+    """Renew what runs, resolve what was left behind.  A round that fails is logged and tried again:
+    without this task every lease would lapse under running requests."""
     since_renewal_s = 0.0
     while True:
-        await asyncio.sleep(SWEEP_S)
-        since_renewal_s += SWEEP_S
+        await asyncio.sleep(every_s)
+        since_renewal_s += every_s
         try:
             if since_renewal_s >= RENEW_S:
+                await renew(house)
                 since_renewal_s = 0.0
-                running = house.live.ids()
-                await house.tempo.renew(running)
-                await house.book.renew(running)
             swept = await house.book.sweep()
             if swept.expired or swept.voided:
                 house.log(
                     "book.swept", voided_count=len(swept.voided), expired_count=len(swept.expired)
                 )
-        except StoreUnavailable as down:
-            house.log("book.unavailable", error=down)
+        except Exception as why:  # noqa: BLE001 — see above
+            house.log("housekeeping.failed", error=why)
+
+
+async def renew(house: House) -> None:
+    """Keep the leases and holds of everything that runs now."""
+    running = house.live.ids()
+    await house.tempo.renew(running)
+    await house.book.renew(running)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
