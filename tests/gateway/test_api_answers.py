@@ -134,11 +134,10 @@ def test_each_control_reaches_the_executor(tmp_path: Path) -> None:
     lived(tmp_path, story, echo=EchoExecutor(gate=heard))
 
 
-@pytest.mark.parametrize("top", (0, 3))
-def test_log_probabilities_are_the_text(tmp_path: Path, top: int) -> None:
+def test_log_probabilities_are_the_text(tmp_path: Path) -> None:
     """Case 29, streamed and whole; 😀 is four tokens and their text is one."""
 
-    async def story(home: Inhouse) -> None:
+    async def one(home: Inhouse, top: int) -> None:
         asked: dict[str, object] = {"logprobs": True, "top_logprobs": top}
         answer = (await home.caller().chat("a😀b", **asked)).json()
         (choice,) = answer["choices"]
@@ -162,6 +161,10 @@ def test_log_probabilities_are_the_text(tmp_path: Path, top: int) -> None:
                 joined = "".join(token["token"] for token in said["logprobs"]["content"])
                 assert joined == said["delta"]["content"]
 
+    async def story(home: Inhouse) -> None:
+        await one(home, 0)
+        await one(home, 3)
+
     lived(tmp_path, story)
 
 
@@ -180,34 +183,34 @@ def test_zero_log_probabilities_are_the_chosen_ones(tmp_path: Path) -> None:
     lived(tmp_path, story)
 
 
-@pytest.mark.parametrize("logprobs", (False, True))
-@pytest.mark.parametrize(
-    ("stop", "kept"),
-    (
-        ("END w", "hello "),
-        (["zzz", "o END"], "hell"),
-        ("h", ""),
-        (["ld", "world"], "hello END "),
-        ("world!", "hello END world"),  # never completed: what was held back comes out
-    ),
+STOPS: tuple[tuple[object, str], ...] = (
+    ("END w", "hello "),
+    (["zzz", "o END"], "hell"),
+    ("h", ""),
+    (["ld", "world"], "hello END "),
+    ("world!", "hello END world"),  # never completed: what was held back comes out
 )
-def test_a_stop_across_tokens_leaks_nothing(
-    tmp_path: Path, stop: object, kept: str, *, logprobs: bool
-) -> None:
-    async def story(home: Inhouse) -> None:
+
+
+def test_a_stop_across_tokens_leaks_nothing(tmp_path: Path) -> None:
+    async def one(home: Inhouse, stop: object, kept: str, logprobs: int | None) -> None:
         body: dict[str, object] = {"model": MODEL, "prompt": "hello END world", "stop": stop}
-        if logprobs:
-            body["logprobs"] = 0
+        body["logprobs"] = logprobs
         whole = (await home.caller().post(TEXT, body)).json()
-        assert whole["choices"][0]["text"] == kept
-        assert whole["choices"][0]["finish_reason"] == "stop"
+        (choice,) = whole["choices"]
+        assert (choice["text"], choice["finish_reason"]) == (kept, "stop")
         streamed = await home.caller().post(
             TEXT, body | {"stream": True, "stream_options": {"include_usage": True}}
         )
         assert "".join(texts_of(streamed.events(), "text")) == kept
         assert streamed.events()[-2]["usage"] == whole["usage"]
-        if logprobs:
-            assert "".join(whole["choices"][0]["logprobs"]["tokens"]) == kept
+        if logprobs is not None:
+            assert "".join(choice["logprobs"]["tokens"]) == kept
+
+    async def story(home: Inhouse) -> None:
+        for stop, kept in STOPS:
+            await one(home, stop, kept, None)
+            await one(home, stop, kept, 0)
 
     lived(tmp_path, story)
 

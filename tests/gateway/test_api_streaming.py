@@ -17,6 +17,7 @@ from gateway.app import public_app
 from gateway.errors import ApiError
 from gateway.guard import FrontBounds, front
 from gateway.house import Timings
+from policies.facts import Limits
 from tests.gateway.inhouse import CHAT, MODEL, PLAN, Answered, Caller, Inhouse, chat_body, inhouse
 from tests.gateway.test_line import Hold, lived
 
@@ -84,29 +85,32 @@ def test_a_text_stream_keeps_the_order(tmp_path: Path) -> None:
     lived(tmp_path, story)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    (
-        {},
-        {"n": 3},
-        {"max_tokens": 2},
-        {"stop": ["ell"]},
-        {"logprobs": True, "top_logprobs": 2},
-        {"ignore_eos": True, "max_tokens": 40},
-    ),
+SHAPES: tuple[dict[str, object], ...] = (
+    {},
+    {"n": 3},
+    {"max_tokens": 2},
+    {"stop": ["ell"]},
+    {"logprobs": True, "top_logprobs": 2},
+    {"ignore_eos": True, "max_tokens": 40},
 )
-def test_usage_is_equal_in_both_modes(tmp_path: Path, fields: dict[str, object]) -> None:
+
+
+def test_usage_is_equal_in_both_modes_and_in_the_ledger(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
-        whole = (await home.caller().chat("hello there", **fields)).json()
-        *chunks, last, done = (await home.caller().chat("hello there", **USAGE, **fields)).events()
-        assert done == "[DONE]"
-        assert (last["choices"], last["usage"]) == ([], whole["usage"])
-        assert all(chunk["usage"] is None for chunk in chunks)
-        finish = [c["choices"][0]["finish_reason"] for c in chunks]
-        ends = [each for each in finish if each is not None]
-        assert ends == [choice["finish_reason"] for choice in whole["choices"]]
+        billed = 0
+        for fields in SHAPES:
+            whole = (await home.caller().chat("hello there", **fields)).json()
+            streamed = await home.caller().chat("hello there", **USAGE, **fields)
+            *chunks, last, done = streamed.events()
+            assert done == "[DONE]"
+            assert (last["choices"], last["usage"]) == ([], whole["usage"]), fields
+            assert all(chunk["usage"] is None for chunk in chunks)
+            finish = [c["choices"][0]["finish_reason"] for c in chunks]
+            ends = [each for each in finish if each is not None]
+            assert ends == [choice["finish_reason"] for choice in whole["choices"]]
+            billed += 2 * whole["usage"]["completion_tokens"]
         rows = (await home.operator().get("/v1/admin/usage", "by=tenant")).json()["rows"]
-        assert rows[0]["output_tokens"] == 2 * whole["usage"]["completion_tokens"]
+        assert rows[0]["output_tokens"] == billed
 
     lived(tmp_path, story)
 
@@ -484,3 +488,17 @@ def test_a_fault_of_the_gate_is_ours(tmp_path: Path) -> None:
         assert (record["reason"], record["nano_usd"]) == ("executor_lost", 0)
 
     lived(tmp_path, story, echo=EchoExecutor(gate=gate))
+
+
+def test_a_flood_is_recorded_as_denied(tmp_path: Path) -> None:
+    plan = replace(PLAN, user_limits=Limits(rpm=1))
+
+    async def story(home: Inhouse) -> None:
+        answers = [await home.caller().chat(stream=bool(i % 2)) for i in range(4)]
+        assert [answer.status for answer in answers] == [200, 429, 429, 429]
+        records = [each for each in home.audited() if each["kind"] == "quota.denied"]
+        assert [(each["reason"], each["status"], each["nano_usd"]) for each in records] == [
+            ("rate_requests", 429, 0)
+        ] * 3
+
+    lived(tmp_path, story, plan=plan)
