@@ -190,7 +190,9 @@ async def revoke_token(call: Call) -> object:
     ask = call.decode(RevokeAsk)
     tenant = ask.tenant or call.who.tenant or ""
     permit(access.may_revoke(call.who, tenant))
-    directory, reason = call.house.directory, ask.reason or ""
+    # A mistyped tenant would be told "revoked" while the real tokens go on.
+    directory = _knowing(call, tenant) if tenant else call.house.directory
+    reason = ask.reason or ""
     if ask.token_id is not None and ask.subject is None:
         await directory.revoke_token(
             ask.token_id,
@@ -291,6 +293,7 @@ async def check(call: Call) -> object:
     if tenant is None:
         raise invalid("Name the tenant: ?tenant=…", param="tenant")
     permit(access.may_administer(call.who, tenant))
+    _knowing(call, tenant)
     issuer = asked.get("issuer") or call.who.issuer
     imagined = views.imagined(tenant, asked.get("user"), asked.get("project"), issuer)
     return await views.standing_view(call.house, imagined)

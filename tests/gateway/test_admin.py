@@ -169,7 +169,7 @@ WRONG: tuple[tuple[str, str, str, object, int], ...] = (
     ("GET", "/v1/admin/usage", "by", None, 400),
     ("GET", "/v1/admin/check", "", None, 400),
     ("GET", "/v1/admin/check", "tenant=acme&role=operator", None, 400),
-    ("GET", "/v1/admin/check", "tenant=nobody", None, 403),
+    ("GET", "/v1/admin/check", "tenant=nobody", None, 404),
     ("GET", "/v1/admin/nowhere", "", None, 404),
     ("DELETE", "/v1/admin/keys", "", None, 405),
     ("GET", "/v1/admin/requests/req_absent", "", None, 404),

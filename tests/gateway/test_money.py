@@ -383,6 +383,24 @@ def test_a_key_of_a_class_outside_the_plan_is_not_made(tmp_path: Path) -> None:
     lived(tmp_path, story)
 
 
+def test_a_tenant_that_is_mistyped_is_not_there(tmp_path: Path) -> None:
+    """Least of all is anything revoked of it, while the real tokens go on."""
+
+    async def story(home: Inhouse) -> None:
+        operator = home.operator()
+        ask = {"tenant": "acmee", "issuer": "https://dev.lockgate.invalid/", "subject": "alice"}
+        for answer in (
+            await operator.post("/v1/admin/tokens/revoke", ask),
+            await operator.get("/v1/admin/check", "tenant=acmee"),
+        ):
+            assert answer.status == 404
+            assert answer.json()["detail"] == "There is no tenant 'acmee'."
+        kinds = {each["kind"] for each in home.audited()}
+        assert "subject.revoked" not in kinds
+
+    lived(tmp_path, story)
+
+
 def test_tenants_are_listed_with_their_plans(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         found = (await home.operator().get("/v1/admin/tenants")).json()["tenants"]
