@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from executor.contract import Cause, Ended, Sampling, Submit
 from gateway.errors import ApiError
-from gateway.refusals import kind_of
 from policies.facts import Meters, Principal
 from policies.price import Charge
 from security.audit import AuditEvent
@@ -185,7 +184,7 @@ class Case:
         meters = self.meters()
         kind = "request." + self.outcome
         if self.outcome == "refused" and self.error is not None:
-            kind = kind_of(self.error)
+            kind = self.error.record_kind
         return AuditEvent(
             kind=kind,
             request_id=self.request_id,

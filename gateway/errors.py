@@ -48,6 +48,15 @@ class ApiError(Exception):
             self.status == 429 and self.code != "insufficient_quota"
         )
 
+    @property
+    def record_kind(self) -> str:
+        """The kind of its audit record (SECURITY.md §4)."""
+        if self.status in {401, 403, 404}:
+            return "authz.denied"
+        if self.status == 429:
+            return "quota.denied"
+        return "request.rejected" if self.status < 500 else "request.refused"
+
     def body(self) -> dict[str, object]:
         return {
             "error": {

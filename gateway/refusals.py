@@ -15,16 +15,6 @@ from gateway.unbroken import unbroken
 from policies.facts import Principal
 from security.audit import AuditEvent, AuditUnavailable
 
-DENIED = frozenset({401, 403, 404})
-
-
-def kind_of(why: ApiError) -> str:
-    if why.status in DENIED:
-        return "authz.denied"
-    if why.status == 429:
-        return "quota.denied"
-    return "request.rejected" if why.status < 500 else "request.refused"
-
 
 @asynccontextmanager
 async def told(house: House, who: Principal, request_id: str, route: str) -> AsyncIterator[None]:
@@ -34,7 +24,7 @@ async def told(house: House, who: Principal, request_id: str, route: str) -> Asy
     except ApiError as why:
         house.metrics.refused.labels(why.reason).inc()
         event = AuditEvent(
-            kind=kind_of(why),
+            kind=why.record_kind,
             request_id=request_id,
             tenant=who.tenant,
             subject=house.pseudonym(f"{who.issuer}\0{who.user}"),

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gateway import errors
 from gateway.errors import ApiError, from_deny
-from gateway.refusals import kind_of
 from policies.verdict import Deny, Reason
 
 
@@ -96,4 +95,4 @@ def test_every_refusal_has_a_kind_of_record(reason: Reason) -> None:
         404: "authz.denied",
         429: "quota.denied",
     }
-    assert kind_of(why) == expected.get(why.status, "request.refused")
+    assert why.record_kind == expected.get(why.status, "request.refused")
