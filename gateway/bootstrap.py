@@ -245,7 +245,10 @@ async def deploy(
 
 
 def _told(log: Callable[..., None], name: str, state: State) -> None:
+    """Each change of state, and where loading begins and ends; not every per cent between."""
     percent = None if state.fraction is None else round(state.fraction * 100)
+    if percent not in {None, 0, 100}:
+        return
     log(
         f"executor.{state.kind.value}",
         model=name,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from executor.contract import Cause, Ended, Sampling, Submit
 from gateway.errors import ApiError
+from gateway.middleware.wire import ClientGone
 from policies.facts import Meters, Principal
 from policies.price import Charge
 from security.audit import AuditEvent
@@ -20,6 +21,9 @@ from tenants.ledger import Hold
 from tenants.scopes import Dimensions
 from tenants.tempo import Headroom
 from tenants.usage import UsageRecord
+
+OURS = frozenset({Cause.CRASHED, Cause.QUEUE_DEADLINE, Cause.OVERLOADED, Cause.REFUSED})
+"""Ends that the caller neither asked for nor gets anything from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class Case:
         if isinstance(why, ApiError):
             self.error = why
             self.outcome = "refused" if self.hold is None else "failed"
-        elif isinstance(why, asyncio.CancelledError | GeneratorExit):
+        elif isinstance(why, asyncio.CancelledError | GeneratorExit | ClientGone):
             self.outcome = "cancelled" if self.closed_ns is None else self.outcome
         else:
             self.outcome = "crashed"
@@ -115,8 +119,8 @@ class Case:
 
     def meters(self) -> Meters:
         """What is billed (DESIGN.md, 9): input whose prefill ran, once a prompt; output generated.
-        What our own crash cut off is priced zero."""
-        if any(each.cause is Cause.CRASHED for each in self.ended.values()):
+        What a fault of ours cut off is priced zero, whichever of the choices met it."""
+        if self.outcome == "crashed" or any(each.cause in OURS for each in self.ended.values()):
             return Meters()
         prefilled: dict[int, int] = {}
         for index, each in self.ended.items():

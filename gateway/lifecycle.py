@@ -29,6 +29,7 @@ from policies import access, limits
 from policies.budget import LEAST_OUTPUT_TOKENS
 from policies.facts import Ask, Principal, Standing
 from policies.limits import Sized
+from policies.price import for_class
 from policies.verdict import Allow, Deny, Reason
 from security.audit import AuditUnavailable
 from tenants.ledger import Hold, HoldAsk
@@ -163,11 +164,12 @@ async def reserved(house: House, grant: Grant, case: Case) -> AsyncIterator[Hold
     job, sized = grant.job, grant.sized
     most = sized.max_output_tokens
     case.dims = grant.dims
+    listed = allowed(house.prices.at(job.model, house.clock.wall_ms() // 1000))
     ask = HoldAsk(
         request_id=case.request_id,
         dims=grant.dims,
         budgets=budget_accounts(grant.standing, grant.dims),
-        price=allowed(house.prices.at(job.model, house.clock.wall_ms() // 1000)),
+        price=for_class(listed, grant.dims.service_class),
         prompt_tokens=job.prompt_tokens,
         output_tokens=most,
         output_tokens_least=most if sized.explicit else min(LEAST_OUTPUT_TOKENS, most),

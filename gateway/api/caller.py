@@ -77,7 +77,9 @@ class Request:
             dims = found.dims
             if access.may_read_request(who, Owner(dims.tenant, dims.issuer, dims.user)):
                 return found
-        raise not_found("There is no such request, or it is not yours.")
+        raise not_found(
+            "There is no such request, it was refused before it ran, or it is not yours."
+        )
 
 
 def model_view(deployment: Deployment) -> dict[str, object]:

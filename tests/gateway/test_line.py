@@ -12,8 +12,9 @@ import pytest
 from executor.contract import Submit
 from executor.echo import EchoExecutor
 from gateway.house import Timings
+from gateway.telling import Voice
 from policies.facts import Budget, Limits
-from tests.gateway.inhouse import CHAT, PLAN, Inhouse, chat_body, inhouse
+from tests.gateway.inhouse import CHAT, PLAN, PRICE, Inhouse, chat_body, inhouse
 
 
 def lived(folder: Path, story: Callable[[Inhouse], Awaitable[None]], **options: object) -> None:
@@ -426,3 +427,53 @@ def test_a_refused_credential_is_recorded_by_route_and_not_by_what_was_sent(tmp_
         assert denied["reason"] == "missing"
 
     lived(tmp_path, story)
+
+
+def test_a_fault_of_our_own_is_priced_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with inhouse(tmp_path) as home:
+
+            def broken(self: object, emitted: object) -> None:
+                raise RuntimeError("CANARY")
+
+            monkeypatch.setattr(Voice, "hear", broken)
+            answer = await home.caller().chat()
+            assert (answer.status, answer.error["code"]) == (500, "internal_error")
+            assert "CANARY" not in str(answer.body)
+            (row,) = (await home.operator().get("/v1/admin/usage", "by=tenant")).json()["rows"]
+            assert (row["nano_usd"], row["output_tokens"]) == (0, 0)
+            await home.at_rest()
+
+    asyncio.run(run())
+
+
+def test_when_one_prompt_of_two_is_never_started_neither_is_billed(tmp_path: Path) -> None:
+    async def run() -> None:
+        hold = Hold()
+        timings = Timings(queue_ms_max=30)
+        echo = EchoExecutor(gate=hold, seqs_max=1)
+        async with inhouse(tmp_path, echo=echo, timings=timings) as home:
+            body = {"model": "echo", "prompt": ["aaa", "bbb"], "max_tokens": 4}
+            answer = await home.caller().post("/v1/completions", body)
+            assert (answer.status, answer.error["code"]) == (408, "queue_deadline")
+            rows = (await home.operator().get("/v1/admin/usage", "by=tenant")).json()["rows"]
+            assert sum(row["nano_usd"] for row in rows) == 0
+            await home.at_rest()
+
+    asyncio.run(run())
+
+
+def test_the_batch_class_pays_its_own_price(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        made = await home.operator().post(
+            "/v1/admin/keys", {"tenant": "acme", "user": "nightly", "service_class": "batch"}
+        )
+        caller = replace(home.caller(), credential=made.json()["secret"])
+        body = {"model": "echo", "prompt": "xxxxx", "max_tokens": 10, "ignore_eos": True}
+        answer = await caller.post("/v1/completions", body)
+        assert answer.status == 200
+        view = (await caller.get("/v1/requests/" + answer.headers["x-request-id"])).json()
+        assert view["service_class"] == "batch"
+        assert view["price_usd"] == f"{(5 * 200 + 10 * 600) / 2 / 1e9:.9f}"
+
+    lived(tmp_path, story, prices=(replace(PRICE, batch_factor=0.5),))
