@@ -14,9 +14,8 @@ here or below: the public image carries none.
 from __future__ import annotations
 
 import asyncio
-import os
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -206,7 +205,6 @@ class ExecutorProcess:
                 str(path),
                 stdin=PIPE,
                 stdout=DEVNULL,
-                env=child_environment(os.environ),
                 start_new_session=True,  # Ctrl-C is the gateway's to hear, and then to close us
             )
         except OSError as fault:
@@ -261,13 +259,6 @@ class ExecutorProcess:
         self._changed.set()
         if self._on_event is not None:
             self._on_event(state)
-
-
-def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Ours, with OpenMP threads that sleep at a barrier instead of spinning, unless the operator
-    chose: spinners take the core from the gateway, and from the thread that they wait for.  On two
-    busy cores a decode step of the 135M model took 463 ms spinning and 78 ms sleeping (median)."""
-    return {"OMP_WAIT_POLICY": "passive", **environ}
 
 
 async def _end(process: Process) -> None:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pytest
 
-from executor.client import Backoff, ExecutorProcess, SocketExecutor, StateKind, child_environment
+from executor.client import Backoff, ExecutorProcess, SocketExecutor, StateKind
 from executor.contract import (
     Abort,
     Cause,
@@ -271,12 +271,6 @@ def test_waits_double_up_to_their_bounds() -> None:
     assert crashed == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert backoff.wait_s(100, broken=False) == 5.0
     assert backoff.wait_s(100, broken=True) == 30.0
-
-
-def test_the_child_sleeps_at_barriers_unless_the_operator_chose() -> None:
-    assert child_environment({"A": "1"}) == {"A": "1", "OMP_WAIT_POLICY": "passive"}
-    chosen = {"OMP_WAIT_POLICY": "active"}
-    assert child_environment(chosen) == chosen
 
 
 def test_a_folder_open_to_others_is_refused() -> None:
