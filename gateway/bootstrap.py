@@ -206,7 +206,8 @@ async def opened(
             audit=audit,
             live=live,
             metrics=Metrics(
-                gauges=lambda: {each.name: each.executor.gauges for each in deployments}
+                gauges=lambda: {each.name: each.executor.gauges for each in deployments},
+                vllm_names=settings.vllm_metrics,
             ),
             log=log,
             pseudonym=keyring.pseudonymiser(),

@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,10 @@ Config = Annotated[
 ]
 
 
+class MetricsCompat(StrEnum):
+    VLLM = "vllm"
+
+
 def serve(
     config: Config = None,
     port: Annotated[
@@ -56,12 +61,17 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(min=1, max=1024, help="CPU threads of the model [all cores].")
     ] = None,
+    metrics_compat: Annotated[
+        MetricsCompat | None,
+        typer.Option(help="Another server's metric names beside our own, for its dashboards."),
+    ] = None,
 ) -> None:
     """Serve models: by --config, or else in development mode (two demo tenants, this machine only)."""
     try:
         settings = choose(config, port, admin_port, state_dir, model, threads)
     except SettingsError as error:
         raise Refusal(str(error)) from None
+    settings = msgspec.structs.replace(settings, vllm_metrics=metrics_compat is not None)
     for sentence in settings.notices:
         note(f"note: {sentence}")
     for address, option in (

@@ -237,8 +237,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the server runs on: the file's tables and what the command line added.
 
     `notices` are sentences that `serve` and `check` print: fields that are accepted and change
-    nothing yet.  `threads` None: as many as the machine has cores.  `models_dir` is where a built-in
-    model or a fetched hub model lies."""
+    nothing yet.  `threads` None: as many as the machine has cores.  `vllm_metrics`: vLLM's
+    metric names beside our own.  `models_dir` is where a built-in model or a fetched hub model lies."""
 
     mode: Mode
     source: str
@@ -253,4 +253,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhooks: Webhooks
     models_dir: Path
     threads: int | None = None
+    vllm_metrics: bool = False
     notices: tuple[str, ...] = ()
