@@ -7,6 +7,7 @@ server would: a body, a stream that can be left, and the wait for the handler's 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from starlette.types import ASGIApp
@@ -32,6 +34,7 @@ from policies.price import PriceList
 from security import api_keys
 from security.audit_log import AuditLog
 from security.authenticate import Authenticator
+from security.dev_issuer import open_dev_issuer
 from security.jwks_source import FileReader, JwksSource
 from security.keyring import Purpose, open_keyring
 from tenants.book import Book
@@ -97,6 +100,27 @@ class Inhouse:
         return lines
 
 
+@functools.cache
+def empty_state() -> dict[str, bytes]:
+    """The files of a house in which nothing has happened: keys, issuer, a database with its tables.
+    Made once; making them anew for each of hundreds of houses would be most of the tests' time."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        open_keyring(folder / "root.key")
+        open_dev_issuer(folder)
+        Store.open(f"sqlite:///{folder}/lockgate.db").close()
+        return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def furnish(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in empty_state().items():
+        path = folder / name
+        if not path.exists():
+            path.touch(mode=0o600)
+            path.write_bytes(data)
+
+
 @asynccontextmanager
 async def inhouse(
     folder: Path,
@@ -109,7 +133,7 @@ async def inhouse(
 ) -> AsyncIterator[Inhouse]:
     import time
 
-    folder.mkdir(parents=True, exist_ok=True)
+    furnish(folder)
     clock_time = Time()
     clock = Clock(clock_time.wall_ms, time.monotonic_ns)
     keyring = open_keyring(folder / "root.key")

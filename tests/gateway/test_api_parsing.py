@@ -207,6 +207,7 @@ def laid(base: dict[str, object], fields: dict[str, object]) -> dict[str, object
     return {name: value for name, value in (base | fields).items() if value is not NOTHING}
 
 
+@pytest.mark.slow
 def test_each_wrong_request_is_a_400_that_names_its_field(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         caller, faults, count = home.caller(), [], 0
@@ -336,6 +337,7 @@ TEXT_RIGHT: tuple[dict[str, object], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_each_odd_but_right_request_is_answered(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         faults = []

@@ -168,6 +168,7 @@ def test_i_what_fails_with_nobody_waiting_shows_no_words(
     assert "the prompt" not in written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ("user", "project", "service_class", "groups"))
 @pytest.mark.parametrize("name", ("a\r\nb", "\x1b[2J", " a", "a\u202eb", "\x00"))
 def test_m_a_key_acts_under_a_printable_name(tmp_path: Path, field: str, name: str) -> None:
@@ -295,6 +296,7 @@ def test_m_nobody_waits_on_the_event_loop_for_anothers_long_conversation(tmp_pat
     attacked(tmp_path, story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listener", ("public", "admin"))
 def test_m_slow_bodies_take_no_more_than_a_part_of_the_places(
     tmp_path: Path, listener: str

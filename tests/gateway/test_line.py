@@ -322,7 +322,7 @@ def test_a_token_that_expires_in_mid_stream_ends_it_after_the_grace(tmp_path: Pa
         hold = Hold(1)
         timings = Timings(expiry_grace_ms=0)
         async with inhouse(tmp_path, echo=EchoExecutor(gate=hold), timings=timings) as home:
-            home.time.ahead_ms = 7 * 86_400_000 - 1500
+            home.time.ahead_ms = 7 * 86_400_000 - 1100
             exchange = home.caller().start("POST", CHAT, chat_body(stream=True))
             await exchange.until(lambda each: bool(each.parts))
             *_, fault, _ = (await exchange.end()).events()

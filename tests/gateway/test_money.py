@@ -131,6 +131,7 @@ async def balanced(home: Inhouse) -> int:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("price", (PRICE, ODD, SUB, FREE, DEAR), ids=lambda price: price.id)
 def test_whatever_happens_the_books_balance(tmp_path: Path, price: Price) -> None:
     hold = Hold(10**9)
@@ -206,6 +207,7 @@ def test_whatever_happens_the_books_balance(tmp_path: Path, price: Price) -> Non
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("price", "worst"),
     (
@@ -229,6 +231,7 @@ def test_a_budget_short_by_one_nano_dollar_refuses(
         lived(tmp_path / str(short), story, plan=plan, prices=(price,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poor", ("key", "user", "project", "tenant"))
 def test_of_four_budgets_the_one_that_is_short_is_named_and_none_moves(
     tmp_path: Path, poor: str

@@ -50,6 +50,7 @@ def test_what_chat_templates_use_works(source: str, expected: str) -> None:
     assert render(source, x="a") == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     (
