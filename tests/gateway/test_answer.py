@@ -276,7 +276,10 @@ def blows() -> Iterator[Blow]:
         yield Blow(at, waking=True)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    ("whole", *(pytest.param(each, marks=pytest.mark.slow) for each in SHAPES if each != "whole")),
+)
 def test_cancelled_at_any_await_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:

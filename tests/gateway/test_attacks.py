@@ -277,6 +277,7 @@ def test_m_stop_strings_are_prepared_once_and_only_for_who_is_admitted(
     attacked(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_m_nobody_waits_on_the_event_loop_for_anothers_long_conversation(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         template = home.house.deployments["echo"].reading().template
@@ -329,6 +330,7 @@ def test_m_slow_bodies_take_no_more_than_a_part_of_the_places(
     attacked(tmp_path, story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", (0, 1e-300, 1e-40, 0.0009, 2.01))
 def test_m_a_penalty_that_overflows_is_refused(tmp_path: Path, penalty: float) -> None:
     async def story(home: Inhouse) -> None:

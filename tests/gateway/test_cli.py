@@ -92,6 +92,7 @@ def test_a_key_expires_when_told(admin: Fake, monkeypatch: pytest.MonkeyPatch) -
     assert lockgate("key", "create", "--tenant", "a", "--user", "b", "--role", "operator") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "asked", "body"),
     (

@@ -353,6 +353,7 @@ def test_a_record_written_but_not_yet_vouched_for_is_kept(tmp_path: Path) -> Non
     assert verify(tmp_path, KEY).ok
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_point_of_the_very_first_start(tmp_path: Path) -> None:
     opened(tmp_path).close()
     path = segments(tmp_path)[0][1]
