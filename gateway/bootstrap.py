@@ -24,11 +24,12 @@ from gateway.app import admin_app, public_app
 from gateway.assembly import directory_config, executor_command, issuer_rules
 from gateway.development import Development, development_mode
 from gateway.guard import front
-from gateway.house import Clock, Deployment, House, Timings
+from gateway.house import Clock, Deployment, House, Prices, Timings
 from gateway.listen import BindError, Bound, Listener, Reports
 from gateway.live import Live, LiveRequest
 from gateway.metrics import Metrics
 from gateway.models_store import ModelMissing, fetch
+from gateway.reload import reload
 from gateway.settings import Mode, Settings, facts
 from policies.price import PriceList
 from security import api_keys
@@ -84,6 +85,9 @@ async def _serve(settings: Settings) -> None:
         house, development = opened_house
         log = house.log
         logs.watch(loop, log)
+        hangups = asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, hangups.set)
+        rereading = asyncio.create_task(reread(house, settings, hangups))
 
         def ready(bound: Sequence[Bound]) -> None:
             for each in bound:
@@ -102,6 +106,18 @@ async def _serve(settings: Settings) -> None:
                 failed=lambda why: log("connection.failed", error=why),
             ),
         )
+        await _cancelled(rereading)
+
+
+async def reread(house: House, settings: Settings, hangups: asyncio.Event) -> None:
+    """On each SIGHUP, one after the other."""
+    while True:
+        await hangups.wait()
+        hangups.clear()
+        try:
+            settings = await reload(house, settings, lambda: house.clock.wall_ms() // 1000)
+        except Exception as why:  # noqa: BLE001 — what is in force stays, and the next one is heard
+            house.log("configuration.refused", error=why)
 
 
 def listeners(settings: Settings, house: House) -> list[Listener]:
@@ -199,7 +215,7 @@ async def opened(
                 clock_s=lambda: clock.wall_ms() / 1000,
             ),
             directory=directory,
-            prices=prices,
+            prices=Prices(prices),
             tempo=MemoryTempo(lambda: clock.monotonic_ns() // 1_000_000),
             book=book,
             deployments={name: each for each in deployments for name in (each.name, *each.aliases)},

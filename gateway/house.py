@@ -15,7 +15,9 @@ from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.text.templates import ChatTemplate
 from gateway.text.tokenizer import Vocabulary
+from policies.facts import Price
 from policies.price import PriceList
+from policies.verdict import Allow, Deny
 from security.api_keys import NewKey
 from security.audit_log import AuditLog
 from security.authenticate import Authenticator
@@ -81,13 +83,23 @@ class Deployment:
         return self._reading
 
 
+@dataclass(slots=True)
+class Prices:
+    """The price list in force, replaced whole when the configuration is read again."""
+
+    listed: PriceList
+
+    def at(self, model: str, at_s: int) -> Allow[Price] | Deny:
+        return self.listed.at(model, at_s)
+
+
 @dataclass(frozen=True, slots=True)
 class House:
     clock: Clock
     timings: Timings
     authenticator: Authenticator
     directory: Directory
-    prices: PriceList
+    prices: Prices
     tempo: MemoryTempo
     book: Book
     deployments: Mapping[str, Deployment]  # by name and by alias

@@ -103,6 +103,15 @@ class Authenticator:
         pepper: bytes,
         clock_s: Callable[[], float],
     ) -> None:
+        self._rules: Mapping[str, tuple[IssuerRule, JwksSource]] = {}
+        self.configure(rules)
+        self._keys = keys
+        self._revocations = revocations
+        self._pepper = pepper
+        self._clock_s = clock_s
+
+    def configure(self, rules: Sequence[tuple[IssuerRule, JwksSource]]) -> None:
+        """In place of the rules so far, all at once.  ValueError, all faults named, changes nothing."""
         wrong = [f"{rule.issuer}: {fault}" for rule, _ in rules for fault in tokens.faults(rule)]
         if len({rule.issuer for rule, _ in rules}) != len(rules):
             wrong.append("two rules name one issuer")
@@ -112,13 +121,7 @@ class Authenticator:
             )
         if wrong:
             raise ValueError("; ".join(wrong))
-        self._rules: Mapping[str, tuple[IssuerRule, JwksSource]] = {
-            rule.issuer: (rule, source) for rule, source in rules
-        }
-        self._keys = keys
-        self._revocations = revocations
-        self._pepper = pepper
-        self._clock_s = clock_s
+        self._rules = {rule.issuer: (rule, source) for rule, source in rules}
 
     async def authenticate(
         self, headers: Sequence[tuple[bytes, bytes]], query_string: bytes = b""

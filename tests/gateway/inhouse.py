@@ -26,7 +26,7 @@ from gateway.app import admin_app, public_app
 from gateway.bootstrap import withdraw, withdrawn
 from gateway.development import development_mode
 from gateway.guard import FrontBounds, front
-from gateway.house import Clock, Deployment, House, Timings
+from gateway.house import Clock, Deployment, House, Prices, Timings
 from gateway.live import Live
 from gateway.metrics import Metrics
 from policies.facts import Budget, Limits, Price
@@ -173,7 +173,7 @@ async def inhouse(
                 clock_s=lambda: clock.wall_ms() / 1000,
             ),
             directory=directory,
-            prices=PriceList(prices),
+            prices=Prices(PriceList(prices)),
             tempo=MemoryTempo(lambda: time.monotonic_ns() // 1_000_000),
             book=book,
             deployments={MODEL: Deployment(MODEL, (), echo, "invariant", 0)},
