@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api import admin, admin_call
 from gateway.api.caller import Me, Model, Models, Request
-from gateway.api.chat import Chat
-from gateway.api.completions import Completions
+from gateway.api.chat import CHAT
+from gateway.api.completions import COMPLETIONS
 from gateway.api.doorway import Doorway
 from gateway.api.generate import Generate
 from gateway.api.health import Health, Ready
@@ -32,8 +32,8 @@ def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
         [
             _get("/health", Health()),
             _get("/ready", Ready(house)),
-            _post("/v1/chat/completions", Generate(house, Chat(), draw_seed, doorway)),
-            _post("/v1/completions", Generate(house, Completions(), draw_seed, doorway)),
+            _post("/v1/chat/completions", Generate(house, CHAT, draw_seed, doorway)),
+            _post("/v1/completions", Generate(house, COMPLETIONS, draw_seed, doorway)),
             _get("/v1/models", Models(house)),
             _get("/v1/models/{id:path}", Model(house)),
             _get("/v1/me", Me(house)),

@@ -9,7 +9,7 @@ Source: API.md §1, §3.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,6 +34,7 @@ from gateway.streaming import Events, respond, stream, until_disconnect
 from gateway.telling import Delta, Telling, Voice
 from gateway.text.reply import Reply, ShownToken
 from gateway.text.stops import Automaton
+from gateway.text.tokenizer import Vocabulary
 from policies.facts import Principal
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -49,35 +50,34 @@ class Asked:
     prompts: tuple[tuple[int, ...], ...]
 
 
-class Family(Protocol):
-    """`route` is for records; `prompt_param` is the field that holds the prompt."""
+Wording = ChatStream | CompletionStream
 
-    @property
-    def route(self) -> str: ...
 
-    @property
-    def id_prefix(self) -> str: ...
+class Write(Protocol):
+    """A whole answer as bytes."""
 
-    @property
-    def prompt_param(self) -> str: ...
-
-    async def ask(self, body: object, reading: Reading, wall_ms: int) -> Asked:
-        """Raises ApiError 400."""
-        ...
-
-    def stream(self, head: Head, reading: Reading, controls: Controls) -> Wording: ...
-
-    def answer(
+    def __call__(
         self,
         head: Head,
-        choices: list[Choice],
+        choices: Sequence[Choice],
         usage: Usage,
-        reading: Reading,
-        x_limit: str | None,
+        vocabulary: Vocabulary,
+        *,
+        x_limit: str | None = None,
     ) -> bytes: ...
 
 
-Wording = ChatStream | CompletionStream
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What one endpoint has of its own.  `route` is for records; `prompt_param` is the field that
+    holds the prompt; `ask(body, reading, wall_ms)` raises ApiError 400."""
+
+    route: str
+    id_prefix: str
+    prompt_param: str
+    ask: Callable[[object, Reading, int], Awaitable[Asked]]
+    wording: type[Wording]
+    write: Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,12 @@ class Generate:
         line = lifecycle.serve(house, who, job, case)
         try:
             if controls.stream:
-                wording = self.family.stream(head, reading, controls)
+                wording = self.family.wording(
+                    head,
+                    reading.vocabulary,
+                    include_usage=controls.include_usage,
+                    logprobs=controls.logprobs,
+                )
                 await stream(
                     Events(send, lambda: tuple(_pairs(rate_headers(case.headroom)))),
                     line,
@@ -158,7 +163,9 @@ class Generate:
             Choice(index, "".join(whole.text), case.finish_reasons[index], whole.tokens())
             for index, whole in enumerate(choices)
         ]
-        data = self.family.answer(head, finished, usage_of(case), reading, x_limit_of(case))
+        data = self.family.write(
+            head, finished, usage_of(case), reading.vocabulary, x_limit=x_limit_of(case)
+        )
         took_ms = (house.clock.monotonic_ns() - arrived.monotonic_ns) // 1_000_000
         headers = rate_headers(case.headroom) | {"openai-processing-ms": str(took_ms)}
         await respond(send, 200, data, headers)
