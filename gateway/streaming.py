@@ -19,13 +19,18 @@ from starlette.types import Receive, Send
 
 from executor.contract import Prefilling, Waiting
 from gateway.answer import Answer
-from gateway.api import sse
 from gateway.case import Case
 from gateway.errors import ApiError
 from gateway.middleware import wire
 from gateway.telling import Delta, Telling, Told
 
-_SSE_HEADERS = tuple((name.encode(), value.encode()) for name, value in sse.HEADERS)
+HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
 
 
 class Shape(Protocol):
@@ -89,7 +94,7 @@ class Events:
                 {
                     "type": "http.response.start",
                     "status": 200,
-                    "headers": [*_SSE_HEADERS, *self.headers()],
+                    "headers": [*HEADERS, *self.headers()],
                 }
             )
         await self.send({"type": "http.response.body", "body": data, "more_body": True})
@@ -117,9 +122,9 @@ async def stream(
     except ApiError as why:
         if not events.started:
             raise
-        await events.close(shape.error(why) + sse.DONE)
+        await events.close(shape.error(why) + DONE)
         return
-    await events.close(shape.closing() + sse.DONE)
+    await events.close(shape.closing() + DONE)
 
 
 async def _say(
@@ -129,7 +134,7 @@ async def _say(
         await events.write(shape.delta(told))
         case.delivered_tokens += told.tokens
     elif told is None:  # nothing was said for a while
-        await events.write(sse.KEEP_ALIVE)
+        await events.write(KEEP_ALIVE)
     elif events.started or status_at_once:
         await events.write(shape.status(told))
 

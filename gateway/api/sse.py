@@ -27,14 +27,6 @@ from gateway.errors import ApiError
 from gateway.text.reply import ShownToken
 from gateway.text.tokenizer import Vocabulary
 
-HEADERS: tuple[tuple[str, str], ...] = (
-    ("content-type", "text/event-stream; charset=utf-8"),
-    ("cache-control", "no-cache, no-transform"),
-    ("x-accel-buffering", "no"),
-)
-DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
-
 _encode = msgspec.json.Encoder().encode
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from executor.contract import Logprob
+from gateway import streaming
 from gateway.api import sse
 from gateway.api.answers import Choice, Head, Usage, chat_answer, completion_answer
 from gateway.errors import unavailable
@@ -174,7 +175,7 @@ def test_comments_are_lines_that_no_client_reads_as_data() -> None:
     assert sse.queued_comment(0, None) == b": status queued 0\n\n"
     assert sse.preparing_comment(0.4) == b": status preparing 0.4\n\n"
     assert sse.preparing_comment(7.0) == b": status preparing 1\n\n"
-    for comment in (sse.queued_comment(1, 2), sse.KEEP_ALIVE):
+    for comment in (sse.queued_comment(1, 2), streaming.KEEP_ALIVE):
         assert comment.startswith(b":")
         assert comment.endswith(b"\n\n")
 
@@ -189,4 +190,4 @@ def test_an_error_event() -> None:
     (event,) = events(sse.error_event(unavailable("The executor stopped.", code="executor_lost")))
     assert event["error"].keys() == {"message", "type", "param", "code"}
     assert "choices" not in event
-    assert sse.DONE == b"data: [DONE]\n\n"
+    assert streaming.DONE == b"data: [DONE]\n\n"
