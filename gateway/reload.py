@@ -38,7 +38,13 @@ async def reload(house: House, settings: Settings, now_s: Callable[[], int]) -> 
         house.authenticator.configure(rules)
     except SettingsError as why:
         for fault in why.faults:
-            house.log("configuration.refused", path=fault.path, fault=fault.wrong, fix=fault.fix)
+            house.log(
+                "configuration.refused",
+                path=fault.path,
+                fault=fault.wrong,
+                expected=fault.expected,
+                fix=fault.fix,
+            )
         return settings
     except (BookFault, ValueError) as why:
         house.log("configuration.refused", fault=str(why))

@@ -82,6 +82,17 @@ def test_a_file_with_a_fault_changes_nothing_and_says_so(
     lived(tmp_path, story)
 
 
+def test_a_fault_is_logged_with_what_was_expected(tmp_path: Path) -> None:
+    async def story(home: Inhouse, path: Path, settings: Settings) -> None:
+        path.write_text(EXAMPLE.replace("rpm = 60,", "rpm = -1,"))
+        await again(home, settings)
+        (fault,) = said(home, "configuration.refused")
+        assert fault["path"] == "plans.pro.user_limits.rpm"
+        assert "1" in str(fault["expected"])
+
+    lived(tmp_path, story)
+
+
 def test_what_only_a_start_can_change_is_named(tmp_path: Path) -> None:
     async def story(home: Inhouse, path: Path, settings: Settings) -> None:
         path.write_text(EXAMPLE.replace("drain_s = 120", "drain_s = 121"))
