@@ -38,8 +38,9 @@ def find(where: str, models_dir: Path) -> Found:
         if path.is_file():
             return Found(path.resolve())
         raise ModelMissing(
-            f"The built-in model {where} is not in {models_dir}. 'python3 deploy/dev.py serve' fetches "
-            "it; or name a directory or .gguf file of yours."
+            f"The built-in model {where} is not in {models_dir}. 'python3 deploy/dev.py serve', with the "
+            "options you gave, fetches it; or let LOCKGATE_MODELS_DIR name the folder that holds it, or "
+            "name a directory or .gguf file of yours."
         )
     path = Path(where)
     if path.is_dir():
