@@ -216,7 +216,10 @@ def _port(port: int, wrong: str | None, *, ours: bool) -> Finding:
         return Finding(name, Verdict.OK, "held by the running server")
     if wrong is not None:
         return Finding(
-            name, Verdict.WRONG, wrong, "Stop the other program, or choose another port."
+            name,
+            Verdict.WRONG,
+            wrong,
+            "Leave it if this configuration's own server holds it. Else stop what does, or choose another.",
         )
     return Finding(name, Verdict.OK, "free")
 

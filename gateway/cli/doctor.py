@@ -28,7 +28,7 @@ from gateway.cli.diagnosis import FileFacts, Finding, Machine, Verdict, diagnose
 from gateway.cli.options import VAR, Json, StateDir
 from gateway.cli.serve import Config, require_free
 from gateway.cli.show import Refusal, document, say
-from gateway.settings import Settings, SettingsError, development, load, with_state_dir
+from gateway.settings import Mode, Settings, SettingsError, development, load, with_state_dir
 
 NEEDED = (
     "starlette",
@@ -101,14 +101,18 @@ def examine(settings: Settings, config_faults: tuple[str, ...]) -> Machine:
         newest_state_s=_newest_s(state.dir),
         state_dir=str(state.dir),
         state_dir_writable=os.access(_nearest(state.dir), os.W_OK | os.X_OK),
-        secrets=tuple(
-            _file(path) for path in (state.root_key_file, *(state.dir / n for n in SECRETS))
-        ),
+        secrets=tuple(map(_file, _secrets(settings))),
         ports={} if config_faults else _ports(settings),
         ports_ours=_ours(state.dir),
         model_fault=None if config_faults else _model_fault(settings),
         config_faults=config_faults,
     )
+
+
+def _secrets(settings: Settings) -> tuple[Path, ...]:
+    """Production makes no development issuer."""
+    ours = SECRETS if settings.mode is Mode.DEVELOPMENT else ()
+    return (settings.state.root_key_file, *(settings.state.dir / name for name in ours))
 
 
 def _version(package: str) -> str | None:

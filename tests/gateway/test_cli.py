@@ -362,6 +362,17 @@ def test_doctor_reports_each_finding_and_fails_on_a_wrong_one(
     assert f"chmod 600 {tmp_path}/dev.json" in capsys.readouterr().out
 
 
+def test_doctor_looks_for_no_development_files_in_production(
+    admin: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.cli.doctor._ports", lambda _: {})
+    lockgate("doctor", "--json", "--config", str(EXAMPLE))
+    told = msgspec.json.decode(capsys.readouterr().out)
+    found = {item["what"] for item in told["findings"]}
+    assert "root.key" in found
+    assert not found & {"dev.json", "dev-issuer.pem"}
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert lockgate("--version") == 0
     assert capsys.readouterr().out.startswith("lockgate ")
