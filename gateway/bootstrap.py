@@ -23,6 +23,7 @@ from gateway import listen, logs
 from gateway.app import admin_app, public_app
 from gateway.assembly import directory_config, executor_command, issuer_rules
 from gateway.development import Development, development_mode
+from gateway.errors import ApiError, unavailable
 from gateway.guard import front
 from gateway.house import Clock, Deployment, House, Prices, Timings
 from gateway.listen import BindError, Bound, Listener, Reports
@@ -37,6 +38,7 @@ from security.audit import AuditEvent
 from security.audit_files import AuditCorrupt, AuditLocked
 from security.audit_log import AuditLog
 from security.authenticate import Authenticator
+from security.dev_issuer import KEY_FILE as DEV_KEY_FILE
 from security.keyring import KeyringError, Purpose, open_keyring
 from tenants.book import Book, BookFault
 from tenants.directory import Change, Directory
@@ -45,6 +47,12 @@ from tenants.tempo import MemoryTempo
 
 RENEW_S = 15.0
 SWEEP_S = 5.0
+LAST_WORDS_S = 5.0
+"""For what is still being answered when the listeners close."""
+
+
+class DevelopmentState(Exception):
+    """Production was pointed at the state of development mode."""
 
 
 def run(settings: Settings) -> int:
@@ -54,6 +62,7 @@ def run(settings: Settings) -> int:
             runner.run(_serve(settings))
     except (
         BindError,
+        DevelopmentState,
         KeyringError,
         StoreRefused,
         BookFault,
@@ -68,26 +77,49 @@ def run(settings: Settings) -> int:
 
 @dataclass(slots=True)
 class Switch:
-    """Set once, by a signal: from then on nothing new is taken in."""
+    """How a server ends.  `draining`: from the first signal on nothing new is taken in, and `/ready`
+    says so; `shutdown`: the listeners close.  A second signal does not wait."""
 
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
     shutdown: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def draining(self) -> bool:
-        return self.shutdown.is_set()
+    def turn(self) -> None:
+        if self.draining.is_set():
+            self.shutdown.set()
+        self.draining.set()
+
+
+async def drain(house: House, switch: Switch, drain_s: float) -> None:
+    """After the first signal: let what runs end by itself for `drain_s`, then end it with an event
+    that says so, then close."""
+    await switch.draining.wait()
+    house.log("draining", count=len(house.live))
+    try:
+        async with asyncio.timeout(drain_s):
+            await house.live.emptied()
+    except TimeoutError:
+        count = house.live.interrupt_all(shutting_down)
+        house.log("draining.over", count=count)
+    switch.shutdown.set()
+
+
+def shutting_down() -> ApiError:
+    return unavailable("This server is shutting down. Try again.", code="draining")
 
 
 async def _serve(settings: Settings) -> None:
     switch = Switch()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, switch.shutdown.set)
-    async with opened(settings, switch.draining) as opened_house:
+        loop.add_signal_handler(each, switch.turn)
+    async with opened(settings, switch.draining.is_set) as opened_house:
         house, development = opened_house
         log = house.log
         logs.watch(loop, log)
         hangups = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, hangups.set)
         rereading = asyncio.create_task(reread(house, settings, hangups))
+        draining = asyncio.create_task(drain(house, switch, settings.listen.drain_s))
 
         def ready(bound: Sequence[Bound]) -> None:
             for each in bound:
@@ -98,7 +130,7 @@ async def _serve(settings: Settings) -> None:
         await listen.serve(
             listeners(settings, house),
             shutdown=switch.shutdown,
-            drain_s=settings.listen.drain_s,
+            drain_s=LAST_WORDS_S,
             on_ready=ready,
             mint=request_ids(),
             reports=Reports(
@@ -107,6 +139,7 @@ async def _serve(settings: Settings) -> None:
             ),
         )
         await _cancelled(rereading)
+        await _cancelled(draining)
 
 
 async def reread(house: House, settings: Settings, hangups: asyncio.Event) -> None:
@@ -168,6 +201,7 @@ async def opened(
     state = settings.state.dir
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     clock = Clock(lambda: time.time_ns() // 1_000_000, time.monotonic_ns)
+    refuse_development_state(settings)
     keyring = open_keyring(settings.state.root_key_file)
     log = logs.configure(development=settings.mode is Mode.DEVELOPMENT)
     development = None
@@ -234,6 +268,16 @@ async def opened(
         housekeeping = asyncio.create_task(keep_house(house))
         stack.push_async_callback(_cancelled, housekeeping)
         yield house, development
+
+
+def refuse_development_state(settings: Settings) -> None:
+    """Keys made for play would open production: the two never share a folder."""
+    played = settings.state.dir / DEV_KEY_FILE
+    if settings.mode is Mode.PRODUCTION and played.exists():
+        raise DevelopmentState(
+            f"{settings.state.dir} was used by development mode, and keys made there would be accepted "
+            "here. Give [state] a dir, database_url and root_key_file of their own."
+        )
 
 
 async def deploy(

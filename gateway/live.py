@@ -30,6 +30,8 @@ class Live:
     def __init__(self, withdrawn: Callable[[LiveRequest], bool]) -> None:
         self._withdrawn = withdrawn
         self._requests: dict[str, LiveRequest] = {}
+        self._none = asyncio.Event()
+        self._none.set()
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -45,6 +47,7 @@ class Live:
         if self._withdrawn(request):
             raise authorization_revoked()
         self._requests[request.request_id] = request
+        self._none.clear()
         timer = None
         if expires_in_ms is not None:
             timer = asyncio.get_running_loop().call_later(
@@ -56,6 +59,19 @@ class Live:
             if timer is not None:
                 timer.cancel()
             self._requests.pop(request.request_id, None)
+            if not self._requests:
+                self._none.set()
+
+    async def emptied(self) -> None:
+        """Until nothing runs."""
+        await self._none.wait()
+
+    def interrupt_all(self, why: Callable[[], ApiError]) -> int:
+        """End everything that runs, each with an error of its own; how many."""
+        struck = tuple(self._requests.values())
+        for request in struck:
+            request.interrupt(why())
+        return len(struck)
 
     def withdraw(self) -> int:
         """After a change of authority: interrupt every request that has lost its own; how many."""

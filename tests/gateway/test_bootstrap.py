@@ -5,10 +5,20 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from executor.echo import EchoExecutor
-from gateway.bootstrap import keep_house, renew
+from gateway.bootstrap import (
+    DevelopmentState,
+    Switch,
+    drain,
+    keep_house,
+    refuse_development_state,
+    renew,
+)
+from gateway.settings import Mode, development
+from security.dev_issuer import open_dev_issuer
 from tests.gateway.inhouse import CHAT, chat_body, inhouse
 from tests.gateway.test_line import Hold
 
@@ -56,3 +66,53 @@ def test_a_running_request_keeps_its_lease_and_its_hold(tmp_path: Path) -> None:
             await home.at_rest()
 
     asyncio.run(run())
+
+
+def test_a_signal_lets_what_runs_end_and_a_bound_ends_what_does_not(tmp_path: Path) -> None:
+    async def run() -> None:
+        hold = Hold(1)
+        async with inhouse(tmp_path, echo=EchoExecutor(gate=hold)) as home:
+            switch = Switch()
+            draining = asyncio.create_task(drain(home.house, switch, 0.2))
+            exchange = home.caller().start("POST", CHAT, chat_body(stream=True))
+            await exchange.until(lambda each: bool(each.parts))
+            switch.turn()
+            *_, fault, done = (await exchange.end()).events()
+            assert (fault["error"]["code"], done) == ("draining", "[DONE]")
+            await draining
+            assert switch.shutdown.is_set()
+            await home.at_rest()
+
+    asyncio.run(run())
+
+
+def test_an_idle_server_closes_at_once_and_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    async def run() -> None:
+        hold = Hold()
+        async with inhouse(tmp_path, echo=EchoExecutor(gate=hold)) as home:
+            idle = Switch()
+            idle.turn()
+            await drain(home.house, idle, 60)
+            assert idle.shutdown.is_set()
+            exchange = home.caller().start("POST", CHAT, chat_body())
+            await hold.waiting.wait()
+            busy = Switch()
+            draining = asyncio.create_task(drain(home.house, busy, 60))
+            busy.turn()
+            await asyncio.sleep(0)
+            assert not busy.shutdown.is_set()
+            busy.turn()
+            assert busy.shutdown.is_set()
+            draining.cancel()
+            hold.opened.set()
+            assert (await exchange.end()).status == 200
+
+    asyncio.run(run())
+
+
+def test_production_never_opens_the_state_of_development(tmp_path: Path) -> None:
+    played = development(tmp_path)
+    open_dev_issuer(tmp_path)
+    refuse_development_state(played)
+    with pytest.raises(DevelopmentState, match="of their own"):
+        refuse_development_state(msgspec.structs.replace(played, mode=Mode.PRODUCTION))
