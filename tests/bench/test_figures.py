@@ -7,6 +7,8 @@ from tests.bench.figures import Answer, median, percentile, row
 from tests.bench.ledger import check
 from tests.bench.show import table
 
+pytestmark = pytest.mark.slow  # a developer's tools; the whole run has them
+
 
 def answer(sent_s: float, *, tokens: int = 3, error: str | None = None) -> Answer:
     return Answer(

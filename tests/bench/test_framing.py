@@ -6,6 +6,8 @@ import pytest
 
 from tests.bench.framing import Chunked, Event, Events, Sized, WireError
 
+pytestmark = pytest.mark.slow  # a developer's tools; the whole run has them
+
 BODY = b"5\r\nhello\r\n1;ext=1\r\n,\r\n6\r\n world\r\n0\r\nTrailer: x\r\n\r\n"
 STREAM = b': status queued 1\n\ndata: {"a":1}\n\ndata: x\ndata: y\n\r\n: z\r\ndata: [DONE]\r\n\r\n'
 EVENTS = [

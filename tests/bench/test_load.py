@@ -11,6 +11,8 @@ from tests.bench.load import Shape, ask, closed_loop, prompt
 from tests.bench.runs import Load, Round, Subject, one_round, shape_of, summary
 from tests.bench.wire import Client, Endpoint
 
+pytestmark = pytest.mark.slow  # a developer's tools; the whole run has them
+
 RIGHT = Flaws()
 LOAD = Load(concurrencies=(1, 4), input_tokens=6, output_tokens=5, requests_per_stream=2)
 

@@ -7,6 +7,8 @@ import pytest
 from tests.bench import scenarios
 from tests.bench.fake import Fake, Flaws, running
 
+pytestmark = pytest.mark.slow  # a developer's tools; the whole run has them
+
 RIGHT = Flaws()
 
 
