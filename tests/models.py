@@ -15,9 +15,6 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from executor.model.gguf_source import open_gguf_source
-from executor.model.weights import layer_weights, outer_weights
-
 MODELS = Path(__file__).resolve().parents[1] / "var" / "models"
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
@@ -235,56 +232,3 @@ def write_tiny_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
-
-
-def export_to_hf(model: Path, directory: Path, dtype: torch.dtype = torch.float32) -> Path:
-    """The weights of a GGUF file as a Hugging Face directory, for transformers to read."""
-    source = open_gguf_source(model)
-    config, card = source.config, source.tokenizer
-    directory.mkdir(parents=True, exist_ok=True)
-    write_json(
-        directory / "config.json",
-        tiny_config(
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.kv_heads,
-            head_dim=config.head_dim,
-            vocab_size=config.vocab_size,
-            max_position_embeddings=config.context_tokens,
-            rms_norm_eps=config.norm_eps,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope.theta},
-            tie_word_embeddings=config.tied,
-            bos_token_id=card.bos_id,
-            eos_token_id=list(card.eos_ids),
-            torch_dtype=str(dtype).removeprefix("torch."),
-        ),
-    )
-    write_json(directory / "tokenizer_config.json", {"chat_template": card.chat_template})
-    (directory / "tokenizer.json").write_bytes(card.document)
-    outer = outer_weights(source, dtype)
-    found = {
-        "model.embed_tokens.weight": outer.embedding,
-        "model.norm.weight": outer.norm.to(dtype),
-    }
-    if not config.tied:
-        found["lm_head.weight"] = outer.head
-    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    for number, layer in enumerate(layer_weights(source, dtype)):
-        parts = dict(zip(("q", "k", "v"), torch.split(layer.qkv, [q, kv, kv]), strict=True))
-        gate, up = layer.gate_up.chunk(2)
-        found |= {
-            f"model.layers.{number}.{name}.weight": tensor.to(dtype).contiguous()
-            for name, tensor in {
-                "input_layernorm": layer.attention_norm,
-                **{f"self_attn.{one}_proj": tensor for one, tensor in parts.items()},
-                "self_attn.o_proj": layer.output,
-                "post_attention_layernorm": layer.mlp_norm,
-                "mlp.gate_proj": gate,
-                "mlp.up_proj": up,
-                "mlp.down_proj": layer.down,
-            }.items()
-        }
-    save_file(found, directory / "model.safetensors")
-    return directory

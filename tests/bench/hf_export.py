@@ -52,6 +52,14 @@ def halves(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def export(gguf: Path, out: Path) -> None:
+    export_weights(gguf, out, torch.bfloat16)
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(out)
+
+
+def export_weights(gguf: Path, out: Path, dtype: torch.dtype) -> None:
+    """Configuration and weights, without a tokenizer; also the reference of the numerics tests."""
     reader = GGUFReader(gguf)
 
     def fact(name: str) -> int | float:
@@ -68,7 +76,7 @@ def export(gguf: Path, out: Path) -> None:
         weight = np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
         if part in {"attn_q", "attn_k"}:
             weight = halves(weight, heads if part == "attn_q" else kv_heads)
-        weights[name] = torch.from_numpy(np.array(weight, order="C")).to(torch.bfloat16)
+        weights[name] = torch.from_numpy(np.array(weight, order="C")).to(dtype)
     out.mkdir(parents=True, exist_ok=True)
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     config = {
@@ -90,12 +98,9 @@ def export(gguf: Path, out: Path) -> None:
         "mlp_bias": False,
         "bos_token_id": int(fact("tokenizer.ggml.bos_token_id")),
         "eos_token_id": int(fact("tokenizer.ggml.eos_token_id")),
-        "dtype": "bfloat16",
+        "dtype": str(dtype).removeprefix("torch."),
     }
     (out / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-    from transformers import AutoTokenizer
-
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(out)
 
 
 def main() -> None:

@@ -21,12 +21,12 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from tests.bench import scenarios
 from tests.bench.admin import until_idle
-from tests.bench.server import REPOSITORY, Server, Site
+from tests.bench.server import Server, Site
 from tests.bench.wire import Client, Endpoint
+from tests.models import default_model_path
 
 pytestmark = pytest.mark.slow
 
-MODELS = REPOSITORY / "var" / "models" / "smollm2-135m"
 FRANCE: list[ChatCompletionMessageParam] = [
     {"role": "user", "content": "What is the capital of France?"}
 ]
@@ -36,10 +36,7 @@ RECOVERY_S_MAX = 60.0
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    found = sorted(MODELS.glob("*.gguf"))
-    if not found:
-        pytest.skip(f"no model in {MODELS}; `python3 deploy/dev.py serve` fetches it")
-    with Server.prepare(model_path=str(found[0]), threads=2) as running:
+    with Server.prepare(model_path=str(default_model_path()), threads=2) as running:
         yield running
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,10 +14,10 @@ from gateway.text.prompts import chat_prompt
 from gateway.text.templates import ChatMessage, ChatTemplate
 from gateway.text.tokenizer import Vocabulary
 from tests.gateway.text_cards import EMOJI, STEADY
+from tests.models import default_model_path
 
 pytestmark = pytest.mark.slow
 
-MODELS = Path(__file__).parents[2] / "var" / "models"
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
@@ -27,10 +26,7 @@ SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 def card() -> ModelCard:
     from executor.model.gguf_source import open_gguf_source
 
-    files = sorted(MODELS.glob("smollm2-135m/*.gguf"))
-    if not files:
-        pytest.skip("the default model is not there; `deploy/dev.py serve` fetches it")
-    source = open_gguf_source(files[0])
+    source = open_gguf_source(default_model_path())
     tokenizer = source.tokenizer
     return ModelCard(
         architecture="llama",
