@@ -23,7 +23,7 @@ from security.audit_log import AuditLog
 from security.authenticate import Authenticator
 from tenants.book import Book
 from tenants.directory import Directory
-from tenants.tempo import MemoryTempo
+from tenants.tempo import Tempo
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class House:
     authenticator: Authenticator
     directory: Directory
     prices: Prices
-    tempo: MemoryTempo
+    tempo: Tempo
     book: Book
     deployments: Mapping[str, Deployment]  # by name and by alias
     audit: AuditLog

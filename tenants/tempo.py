@@ -55,6 +55,11 @@ class Headroom:
 class Tempo(Protocol):
     """What memory does today and Redis will: the same calls, the same answers (tests/twins)."""
 
+    @property
+    def leases(self) -> int:
+        """Requests that are admitted now, as far as this process knows; at rest none."""
+        ...
+
     async def admit(self, ask: TempoAsk) -> Allow[Headroom] | Deny: ...
 
     async def refund(self, request_id: str) -> None:
