@@ -13,18 +13,20 @@ from pathlib import Path
 
 import torch
 
+from executor.backend import Backend, Layer, S
 from executor.batch import Batch, Row, Runner
 from executor.contract import ModelCard
 from executor.cpu import machine
 from executor.cpu.kv import BLOCK_TOKENS, make_kv
-from executor.cpu.linear import can_pack, make_linear
+from executor.cpu.linear import can_pack
 from executor.cpu.plan import Shape
-from executor.cpu.runner import CpuRunner, make_layer
-from executor.model.config import LlamaConfig
+from executor.cpu.torch_ops import TorchOps
+from executor.decoder import Decoder
+from executor.model.config import ModelConfig
 from executor.model.errors import ModelError
 from executor.model.rope import frequencies
 from executor.model.source import ModelSource
-from executor.model.weights import layer_weights, outer_weights
+from executor.model.weights import OuterWeights, layer_weights, outer_weights
 
 __all__ = ["ModelError", "Progress", "load"]
 
@@ -99,7 +101,7 @@ def _dtype(name: str) -> torch.dtype:
     return torch.bfloat16 if machine.has_bf16() else torch.float32
 
 
-def _check_memory(config: LlamaConfig, dtype: torch.dtype) -> None:
+def _check_memory(config: ModelConfig, dtype: torch.dtype) -> None:
     needed = int(config.parameters * dtype.itemsize * MEMORY_MARGIN)
     free = machine.available_bytes()
     if free is not None and needed > free:
@@ -117,37 +119,56 @@ def _place(
     kv_bytes: int | None,
     progress: Progress,
 ) -> tuple[ModelCard, Runner]:
-    config, invariant = source.config, numerics == "invariant"
+    config = source.config
     context = _context(config, context_tokens)
-    pack = can_pack(dtype)
     with torch.inference_mode():
         outer = outer_weights(source, dtype)
-        layers = []
-        for weights in layer_weights(source, dtype):
-            layers.append(make_layer(weights, config, pack=pack, invariant=invariant))
-            progress("reading model", len(layers) / config.layers)
         blocks = _kv_blocks(config, dtype, context, kv_bytes)
-        runner = CpuRunner(
+        ops = TorchOps(
             config=config,
             shape=Shape(
                 kv_heads=config.kv_heads,
                 group=config.heads // config.kv_heads,
                 dtype=dtype,
-                frequencies=frequencies(config.rope, config.head_dim, outer.rope_divisors),
-                invariant=invariant,
+                frequencies=tuple(
+                    frequencies(rope, config.head_dim, outer.rope_divisors) for rope in config.ropes
+                ),
+                windows=tuple({config.kind(layer).window for layer in range(config.layers)}),
+                invariant=numerics == "invariant",
             ),
             embedding=outer.embedding,
-            layers=tuple(layers),
-            norm=outer.norm,
-            head=make_linear(outer.head, pack=pack, invariant=invariant),
             kv=make_kv(config.layers, config.kv_heads, config.head_dim, blocks, dtype),
-            context_tokens=min(context, blocks * BLOCK_TOKENS),
+            pack=can_pack(dtype),
         )
+        runner = _built(source, ops, outer, dtype, min(context, blocks * BLOCK_TOKENS), progress)
     _warm(runner, progress)
     return _card(source, runner, numerics, dtype), runner
 
 
-def _context(config: LlamaConfig, wanted: int | None) -> int:
+def _built(
+    source: ModelSource,
+    ops: Backend[S],
+    outer: OuterWeights,
+    dtype: torch.dtype,
+    context: int,
+    progress: Progress,
+) -> Decoder[S]:
+    """Layer by layer, so that the original weights go as their copies come."""
+    layers: list[Layer] = []
+    for weights in layer_weights(source, dtype):
+        layers.append(ops.layer(len(layers), weights))
+        progress("reading model", len(layers) / source.config.layers)
+    return Decoder(
+        config=source.config,
+        backend=ops,
+        layers=tuple(layers),
+        norm=outer.norm,
+        head=ops.linear(outer.head),
+        context_tokens=context,
+    )
+
+
+def _context(config: ModelConfig, wanted: int | None) -> int:
     if wanted is None:
         return config.context_tokens
     if not 1 <= wanted <= config.context_tokens:
@@ -157,7 +178,7 @@ def _context(config: LlamaConfig, wanted: int | None) -> int:
     return wanted
 
 
-def _kv_blocks(config: LlamaConfig, dtype: torch.dtype, context: int, wanted: int | None) -> int:
+def _kv_blocks(config: ModelConfig, dtype: torch.dtype, context: int, wanted: int | None) -> int:
     each = config.kv_bytes_per_token(dtype.itemsize) * BLOCK_TOKENS
     if wanted is None:
         free = machine.available_bytes()
@@ -172,7 +193,7 @@ def _kv_blocks(config: LlamaConfig, dtype: torch.dtype, context: int, wanted: in
     return wanted // each
 
 
-def _warm(runner: CpuRunner, progress: Progress) -> None:
+def _warm(runner: Runner, progress: Progress) -> None:
     """Build the kernels of the usual shapes before anybody waits for them."""
     block = list(range(min(runner.kv_blocks, WARM_TOKENS[-1] // BLOCK_TOKENS)))
     for done, count in enumerate(WARM_TOKENS):
@@ -185,7 +206,7 @@ def _warm(runner: CpuRunner, progress: Progress) -> None:
     runner.zero_blocks(block)
 
 
-def _card(source: ModelSource, runner: CpuRunner, numerics: str, dtype: torch.dtype) -> ModelCard:
+def _card(source: ModelSource, runner: Runner, numerics: str, dtype: torch.dtype) -> ModelCard:
     config, tokenizer = source.config, source.tokenizer
     template = tokenizer.chat_template
     return ModelCard(

@@ -8,34 +8,23 @@ result cannot depend on what else is in the batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from executor.backend import Linear
+
 TILE_ROWS = 32
-
-
-class Linear(Protocol):
-    def __call__(self, x: Tensor) -> Tensor:
-        """(rows, in) → (rows, out)."""
-        ...
-
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        """`residual` + this(x), in one pass over the result where the kernel can."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
     weight: Tensor
+    bias: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight)
-
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        return residual + functional.linear(x, self.weight)
+        return functional.linear(x, self.weight, self.bias)
 
 
 def _pack(weight: Tensor) -> Tensor:
@@ -47,15 +36,11 @@ def _pack(weight: Tensor) -> Tensor:
 @dataclass(frozen=True, slots=True)
 class Packed:
     weight: Tensor  # opaque
+    bias: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         product = torch.ops.mkldnn._linear_pointwise.default  # noqa: SLF001  # as in _pack
-        y: Tensor = product(x, self.weight, None, "none", [], "")
-        return y
-
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        product = torch.ops.mkldnn._linear_pointwise.binary  # noqa: SLF001  # as in _pack
-        y: Tensor = product(x, residual, self.weight, None, "add")
+        y: Tensor = product(x, self.weight, self.bias, "none", [], "")
         return y
 
 
@@ -66,16 +51,10 @@ class Tiled:
     inner: Linear
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.cat([self.inner(part) for part in _tiles(x)])
-
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        pairs = zip(_tiles(x), _tiles(residual), strict=True)
-        return torch.cat([self.inner.add(part, rest) for part, rest in pairs])
-
-
-def _tiles(x: Tensor) -> tuple[Tensor, ...]:
-    assert x.shape[0] % TILE_ROWS == 0, x.shape
-    return torch.split(x, TILE_ROWS)
+        assert x.shape[0] % TILE_ROWS == 0, x.shape
+        if not len(x):
+            return self.inner(x)
+        return torch.cat([self.inner(part) for part in torch.split(x, TILE_ROWS)])
 
 
 def can_pack(dtype: torch.dtype) -> bool:
@@ -83,14 +62,16 @@ def can_pack(dtype: torch.dtype) -> bool:
     x = torch.ones(2, 32, dtype=dtype)
     try:
         packed = Packed(_pack(x))
-        return bool(torch.equal(packed.add(x, x[:, :2]).float(), torch.full((2, 2), 33.0)))
+        return bool(torch.equal(packed(x).float(), torch.full((2, 2), 32.0)))
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
 
 
-def make_linear(weight: Tensor, *, pack: bool, invariant: bool) -> Linear:
+def make_linear(
+    weight: Tensor, bias: Tensor | None = None, *, pack: bool, invariant: bool
+) -> Linear:
     """`weight` (out, in).  The packed copy replaces it; nothing keeps a reference to the original."""
-    inner: Linear = Plain(weight.contiguous())
+    inner: Linear = Plain(weight.contiguous(), bias)
     if pack:
-        inner = Packed(_pack(weight.contiguous()))
+        inner = Packed(_pack(weight.contiguous()), bias)
     return Tiled(inner) if invariant else inner

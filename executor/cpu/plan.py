@@ -9,11 +9,12 @@ position alone, never on batch mates or chunk borders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from executor.batch import Batch, Row
 
@@ -44,10 +45,11 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Plan:
     token_ids: Tensor  # (padded,)
-    turns: Tensor  # (padded, heads + 2 · kv_heads, head_dim / 2), complex64: 1 where values are
+    turns: tuple[Tensor, ...]  # one a rope: (padded, heads + 2 · kv_heads, head_dim / 2), complex64
     places: Tensor  # of the new keys and values
-    groups: tuple[Group, ...]
-    sampled: Tensor  # (rows that want logits,): token indexes
+    groups: Mapping[int | None, tuple[Group, ...]]  # by window
+    sampled: Tensor  # token indexes of the rows that want logits; in invariant mode whole tiles
+    wanted: int
     tokens: int
 
 
@@ -58,7 +60,8 @@ class Shape:
     kv_heads: int
     group: int  # query heads a key-value head
     dtype: torch.dtype
-    frequencies: Tensor
+    frequencies: tuple[Tensor, ...]  # one a rope
+    windows: tuple[int | None, ...]  # the distinct ones of the layers
     invariant: bool
 
 
@@ -77,22 +80,26 @@ def make_plan(batch: Batch, shape: Shape) -> Plan:
     padding = [0] * (padded(tokens, invariant=shape.invariant) - tokens)
     where = torch.tensor(positions + padding)
     make = _invariant_groups if shape.invariant else _fast_groups
+    samples = torch.tensor(sampled, dtype=torch.int64)
+    if shape.invariant:  # the head, too, sees whole tiles only
+        samples = functional.pad(samples, (0, -len(sampled) % TILE_ROWS))
     return Plan(
         token_ids=torch.tensor(ids + padding),
-        turns=_turns(where, shape),
+        turns=tuple(_turns(where, each, shape) for each in shape.frequencies),
         places=token_places(
             torch.tensor(blocks), where[:tokens] % BLOCK_TOKENS, 2 * shape.kv_heads
         ),
-        groups=tuple(make(batch.rows, shape)),
-        sampled=torch.tensor(sampled, dtype=torch.int64),
+        groups={window: tuple(make(batch.rows, shape, window)) for window in shape.windows},
+        sampled=samples,
+        wanted=len(sampled),
         tokens=tokens,
     )
 
 
-def _turns(positions: Tensor, shape: Shape) -> Tensor:
+def _turns(positions: Tensor, frequencies: Tensor, shape: Shape) -> Tensor:
     """One rotation a pair of features, spread over all heads, so that a layer's queries, keys and
     values take one product; values are turned by nothing."""
-    angles = torch.outer(positions.float(), shape.frequencies).unsqueeze(1)
+    angles = torch.outer(positions.float(), frequencies).unsqueeze(1)
     turned = angles.expand(-1, (shape.group + 1) * shape.kv_heads, -1)
     still = angles.new_zeros(()).expand(len(positions), shape.kv_heads, angles.shape[2])
     every = torch.cat((turned, still), 1)
@@ -124,7 +131,7 @@ def _row_places(row: Row, end: int, length: int, shape: Shape) -> Tensor:
     return block_places(torch.tensor(_block_list(row, end, length)), 2 * shape.kv_heads)
 
 
-def _fast_groups(rows: Sequence[Row], shape: Shape) -> Iterator[Group]:
+def _fast_groups(rows: Sequence[Row], shape: Shape, window: int | None) -> Iterator[Group]:
     singles = [at for at, row in enumerate(rows) if len(row.tokens) == 1]
     firsts: list[int] = []
     at = 0
@@ -132,12 +139,14 @@ def _fast_groups(rows: Sequence[Row], shape: Shape) -> Iterator[Group]:
         firsts.append(at)
         at += len(row.tokens)
     for bucket in _buckets([(rows[at].end, at) for at in singles]):
-        yield _decode_group([rows[at] for at in bucket], [firsts[at] for at in bucket], shape)
+        yield _decode_group(
+            [rows[at] for at in bucket], [firsts[at] for at in bucket], shape, window
+        )
     for row, first in zip(rows, firsts, strict=True):
         if len(row.tokens) > 1:
             for offset in range(0, len(row.tokens), CHUNK_QUERIES):
                 count = min(CHUNK_QUERIES, len(row.tokens) - offset)
-                yield _chunk_group(row, first, offset, count, shape)
+                yield _chunk_group(row, first, offset, count, shape, window)
 
 
 def _buckets(ends: list[tuple[int, int]]) -> Iterator[list[int]]:
@@ -156,11 +165,13 @@ def _buckets(ends: list[tuple[int, int]]) -> Iterator[list[int]]:
         yield sorted(bucket)
 
 
-def _decode_group(rows: list[Row], tokens: list[int], shape: Shape) -> Group:
+def _decode_group(rows: list[Row], tokens: list[int], shape: Shape, window: int | None) -> Group:
     length = key_length(max(row.end for row in rows))
     blocks = [block for row in rows for block in _block_list(row, row.end, length)]
     ends = torch.tensor([row.end for row in rows])
     hidden = torch.arange(length).unsqueeze(0) >= ends.unsqueeze(1)
+    if window is not None:
+        hidden |= torch.arange(length).unsqueeze(0) < ends.unsqueeze(1) - window
     mask = torch.zeros(len(rows), 1, length, dtype=shape.dtype)
     mask.masked_fill_(hidden.unsqueeze(1), float("-inf"))
     together = tokens[-1] - tokens[0] == len(tokens) - 1
@@ -176,7 +187,9 @@ def _decode_group(rows: list[Row], tokens: list[int], shape: Shape) -> Group:
     )
 
 
-def _chunk_group(row: Row, first: int, offset: int, count: int, shape: Shape) -> Group:
+def _chunk_group(
+    row: Row, first: int, offset: int, count: int, shape: Shape, window: int | None
+) -> Group:
     which = slice(first + offset, first + offset + count)
     start = row.start + offset
     length = key_length(start + count)
@@ -187,18 +200,22 @@ def _chunk_group(row: Row, first: int, offset: int, count: int, shape: Shape) ->
         put=which,
         valid=None,
         places=_row_places(row, start + count, length, shape),
-        mask=_causal(start, count, length, shape),
+        mask=_causal(start, count, length, shape, window),
     )
 
 
-def _causal(start: int, count: int, length: int, shape: Shape) -> Tensor:
-    """Query i, at position start + i, sees keys 0 … start + i.  (1, group · count, length)."""
-    hidden = torch.arange(length) > torch.arange(start, start + count).unsqueeze(1)
+def _causal(start: int, count: int, length: int, shape: Shape, window: int | None) -> Tensor:
+    """Query i, at position start + i, sees keys 0 … start + i, or the last `window` of these.
+    (1, group · count, length)."""
+    keys, queries = torch.arange(length), torch.arange(start, start + count).unsqueeze(1)
+    hidden = keys > queries
+    if window is not None:
+        hidden |= keys <= queries - window
     mask = torch.zeros(count, length, dtype=shape.dtype)
     return mask.masked_fill_(hidden, float("-inf")).repeat(shape.group, 1).unsqueeze(0)
 
 
-def _invariant_groups(rows: Sequence[Row], shape: Shape) -> Iterator[Group]:
+def _invariant_groups(rows: Sequence[Row], shape: Shape, window: int | None) -> Iterator[Group]:
     first = 0
     for row in rows:
         for tile in range(row.start // TILE_QUERIES, -(-row.end // TILE_QUERIES)):
@@ -218,6 +235,6 @@ def _invariant_groups(rows: Sequence[Row], shape: Shape) -> Iterator[Group]:
                 put=slice(first + low - row.start, first + high - row.start),
                 valid=slice(low - start, high - start),
                 places=_row_places(row, high, length, shape),
-                mask=_causal(start, TILE_QUERIES, length, shape),
+                mask=_causal(start, TILE_QUERIES, length, shape, window),
             )
         first += len(row.tokens)

@@ -40,8 +40,27 @@ class Rope:
     original_context_tokens: int = 8192
 
 
+class Activation(StrEnum):
+    """Of the gate of the feed-forward block."""
+
+    SILU = "silu"
+    GELU_TANH = "gelu_tanh"
+
+
 @dataclass(frozen=True, slots=True)
-class LlamaConfig:
+class LayerKind:
+    """What differs between the layers of one model.  `rope` indexes the model's ropes, None: no
+    rotation (NoPE).  `window`: how many keys a query sees, itself included; None: all before it."""
+
+    rope: int | None = 0
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A decoder of the Llama family.  Norm weights are what the norm multiplies by: where a model
+    stores w − 1 (Gemma), the loader adds the one.  `attention_scale` None: head_dim ** −0.5."""
+
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -50,9 +69,26 @@ class LlamaConfig:
     kv_heads: int
     head_dim: int
     norm_eps: float
-    rope: Rope
+    ropes: tuple[Rope, ...]
     context_tokens: int
     tied: bool
+    kinds: tuple[LayerKind, ...] = ()  # one a layer; empty: all alike
+    activation: Activation = Activation.SILU
+    attention_scale: float | None = None
+    embedding_scale: float = 1.0
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    after_norms: bool = False
+
+    def kind(self, layer: int) -> LayerKind:
+        return self.kinds[layer] if self.kinds else LayerKind()
+
+    @property
+    def score_scale(self) -> float:
+        """What a query times a key is multiplied by."""
+        return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
     def __post_init__(self) -> None:
         bounds = {
@@ -126,7 +162,7 @@ class _HfRope(msgspec.Struct, frozen=True):
     partial_rotary_factor: Positive = 1.0
 
 
-def from_hf(document: bytes) -> tuple[LlamaConfig, int | None, tuple[int, ...]]:
+def from_hf(document: bytes) -> tuple[ModelConfig, int | None, tuple[int, ...]]:
     """`config.json` → the configuration, the bos id, the eos ids."""
     try:
         named = msgspec.json.decode(document)
@@ -155,7 +191,7 @@ def from_hf(document: bytes) -> tuple[LlamaConfig, int | None, tuple[int, ...]]:
         raise ModelError(f"activation {raw.hidden_act!r:.40} is not supported; expected 'silu'")
     if raw.head_dim is None and raw.hidden_size % raw.num_attention_heads:
         raise ModelError("hidden_size is no multiple of num_attention_heads and head_dim is absent")
-    config = LlamaConfig(
+    config = ModelConfig(
         vocab_size=raw.vocab_size,
         hidden_size=raw.hidden_size,
         intermediate_size=raw.intermediate_size,
@@ -164,7 +200,7 @@ def from_hf(document: bytes) -> tuple[LlamaConfig, int | None, tuple[int, ...]]:
         kv_heads=raw.num_key_value_heads or raw.num_attention_heads,
         head_dim=raw.head_dim or raw.hidden_size // raw.num_attention_heads,
         norm_eps=raw.rms_norm_eps,
-        rope=rope,
+        ropes=(rope,),
         context_tokens=raw.max_position_embeddings,
         tied=raw.tie_word_embeddings,
     )
@@ -201,7 +237,7 @@ def _hf_rope(raw: _HfConfig) -> Rope:
 
 def from_gguf(
     metadata: Mapping[str, Any], vocab_size: int, *, tied: bool, divisors: bool
-) -> LlamaConfig:
+) -> ModelConfig:
     """`divisors`: the file has a `rope_freqs.weight`.  `tied`: it has no `output.weight`."""
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
@@ -240,7 +276,7 @@ def from_gguf(
     kind = RopeKind.DIVISORS if divisors else RopeKind.DEFAULT
     if scaling == "linear" and not divisors:
         kind = RopeKind.LINEAR
-    return LlamaConfig(
+    return ModelConfig(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=whole("feed_forward_length"),
@@ -249,7 +285,7 @@ def from_gguf(
         kv_heads=whole("attention.head_count_kv", heads),
         head_dim=head_dim,
         norm_eps=real("attention.layer_norm_rms_epsilon", 1e-5),
-        rope=Rope(kind=kind, theta=real("rope.freq_base", 10_000.0), factor=factor),
+        ropes=(Rope(kind=kind, theta=real("rope.freq_base", 10_000.0), factor=factor),),
         context_tokens=whole("context_length", 2048),
         tied=tied,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .config import LlamaConfig, from_gguf
+from .config import ModelConfig, from_gguf
 from .errors import ModelError
 from .gguf_file import GgufFile, open_gguf
 from .gguf_tokenizer import tokenizer_card
@@ -40,7 +40,7 @@ _LAYER: Mapping[str, str] = {
 @dataclass(frozen=True, slots=True)
 class GgufSource:
     file: GgufFile
-    config: LlamaConfig
+    config: ModelConfig
     tokenizer: TokenizerCard
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from .config import LlamaConfig, from_hf
+from .config import ModelConfig, from_hf
 from .errors import ModelError
 from .source import END_NAMES, TEMPLATE_BYTES_MAX, TokenizerCard
 
@@ -29,7 +29,7 @@ _FLOATS = frozenset({"F32", "F16", "BF16", "F64"})
 @dataclass(frozen=True, slots=True)
 class HfSource:
     shards: Mapping[str, Path]  # tensor name → file
-    config: LlamaConfig
+    config: ModelConfig
     tokenizer: TokenizerCard
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -135,7 +135,7 @@ def _plain(name: str) -> str:
 
 
 def _tokenizer_card(
-    path: Path, config: LlamaConfig, bos: int | None, eos: tuple[int, ...]
+    path: Path, config: ModelConfig, bos: int | None, eos: tuple[int, ...]
 ) -> TokenizerCard:
     document = _bytes(path / "tokenizer.json")
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from .config import LlamaConfig
+from .config import ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,7 @@ class TokenizerCard:
 
 class ModelSource(Protocol):
     @property
-    def config(self) -> LlamaConfig: ...
+    def config(self) -> ModelConfig: ...
 
     @property
     def tokenizer(self) -> TokenizerCard: ...

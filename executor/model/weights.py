@@ -18,7 +18,8 @@ from .source import ModelSource
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Norms in float32 (hidden,); matrices (out, in) in the model's dtype.  q and k half-split."""
+    """Norms in float32 (hidden,) or (head_dim,); matrices (out, in) in the model's dtype, biases
+    (out,) likewise.  q and k half-split.  None: this architecture has no such thing."""
 
     attention_norm: Tensor
     qkv: Tensor
@@ -26,6 +27,14 @@ class LayerWeights:
     mlp_norm: Tensor
     gate_up: Tensor
     down: Tensor
+    qkv_bias: Tensor | None = None
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
+    output_bias: Tensor | None = None
+    after_attention: Tensor | None = None
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+    after_mlp: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

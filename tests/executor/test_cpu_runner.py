@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from executor.batch import Batch, Row
-from executor.cpu.runner import CpuRunner
+from executor.cpu.kv import PagedKv
+from executor.cpu.torch_ops import TorchOps
+from executor.decoder import Decoder
 from executor.model_runner import load
 from tests.models import write_tiny_llama
 
@@ -25,10 +28,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     torch.set_num_threads(before)
 
 
-def runner_of(directory: Path, numerics: str = "fast", dtype: str = "float32") -> CpuRunner:
+def runner_of(directory: Path, numerics: str = "fast", dtype: str = "float32") -> Decoder[Any]:
     _, runner = load(directory, numerics=numerics, dtype=dtype, kv_bytes=1 << 20, threads=1)
-    assert isinstance(runner, CpuRunner)
+    assert isinstance(runner, Decoder)
     return runner
+
+
+def kv_of(runner: Decoder[Any]) -> PagedKv:
+    assert isinstance(runner.backend, TorchOps)
+    return runner.backend.kv
 
 
 def _ids(seed: int, count: int) -> list[int]:
@@ -36,11 +44,11 @@ def _ids(seed: int, count: int) -> list[int]:
     return [chance.randrange(3, 300) for _ in range(count)]
 
 
-def alone(runner: CpuRunner, ids: list[int], blocks: list[int]) -> Tensor:
+def alone(runner: Decoder[Any], ids: list[int], blocks: list[int]) -> Tensor:
     return runner.run(Batch([Row(ids, 0, blocks, wants_logits=True)]))[0].clone()
 
 
-def crowded(runner: CpuRunner, prompts: list[list[int]], seed: int) -> list[Tensor]:
+def crowded(runner: Decoder[Any], prompts: list[list[int]], seed: int) -> list[Tensor]:
     """The last logits of each prompt, fed in random chunks beside the others, blocks at random."""
     chance = random.Random(seed)
     free = list(range(runner.kv_blocks))
@@ -108,7 +116,7 @@ def test_garbage_in_blocks_of_others_changes_nothing(directory: Path, numerics: 
 
     clean = step()
     with torch.inference_mode():
-        for layer in runner.kv.by_head:
+        for layer in kv_of(runner).by_head:
             layer.fill_(float("nan"))
     runner.zero_blocks([block for held in blocks for block in held])
     assert torch.equal(step(), clean)
@@ -119,7 +127,7 @@ def test_a_row_depends_on_its_own_keys(directory: Path) -> None:
     runner = runner_of(directory)
     alone(runner, PROMPTS[2], [11, 3])
     with torch.inference_mode():
-        runner.kv.by_head[1].view(runner.kv_blocks, -1)[11].fill_(float("nan"))
+        kv_of(runner).by_head[1].view(runner.kv_blocks, -1)[11].fill_(float("nan"))
     row = Row([8], 33, [11, 3], wants_logits=True)
     assert bool(runner.run(Batch([row])).isnan().any())
 
@@ -128,7 +136,7 @@ def test_zeroed_blocks_read_zero_and_others_stay(directory: Path) -> None:
     runner = runner_of(directory)
     alone(runner, PROMPTS[0], [0, 1, 2, 3, 4])
     runner.zero_blocks([1, 3])
-    for layer in runner.kv.by_head:
+    for layer in kv_of(runner).by_head:
         by_block = layer.view(runner.kv_blocks, -1)
         assert not by_block[[1, 3]].any()
         assert all(by_block[at].any() for at in (0, 2, 4))
@@ -151,7 +159,7 @@ def test_logits_come_in_row_order_and_only_where_wanted(directory: Path) -> None
 
 def test_many_decodes_of_mixed_length_fall_into_buckets_and_agree(directory: Path) -> None:
     _, runner = load(directory, dtype="float32", kv_bytes=8 << 20, threads=1)
-    assert isinstance(runner, CpuRunner)
+    assert isinstance(runner, Decoder)
     rows, singles = [], []
     for at, length in enumerate([500, 3, 480, 40, 7, 300, 33, 20, 450, 5]):
         held = list(range(at * 16, at * 16 + 16))

@@ -69,8 +69,8 @@ def test_old_and_new_rope_settings_mean_the_same(tmp_path: Path) -> None:
     old = tiny_config(rope_theta=10_000.0, rope_scaling=scaling)
     del old["rope_parameters"]
     write_json(tmp_path / "new" / "config.json", old)
-    assert open_hf_directory(tmp_path / "new").config.rope == new.rope
-    assert new.rope.kind is RopeKind.LLAMA3
+    assert open_hf_directory(tmp_path / "new").config.ropes == new.ropes
+    assert new.ropes[0].kind is RopeKind.LLAMA3
 
 
 def test_linear_rope_stretches_positions(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_linear_rope_stretches_positions(tmp_path: Path) -> None:
         write_tiny_llama(tmp_path / "m", rope_parameters=None, rope_scaling=rope)
     ).config
     plain = open_hf_directory(write_tiny_llama(tmp_path / "p", rope_parameters=None)).config
-    assert torch.equal(frequencies(config.rope, 32) * 4, frequencies(plain.rope, 32))
+    assert torch.equal(frequencies(config.ropes[0], 32) * 4, frequencies(plain.ropes[0], 32))
 
 
 def test_templates_are_found_in_their_order(directory: Path) -> None:
