@@ -78,6 +78,12 @@ class GgufFile:
                 " use Q4_1, Q8_0, F16 or another common type"
             ) from why
 
+    def raw(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """A copy of tensor `name` as stored: its shape, the last dimension in bytes."""
+        info = self.tensors[name]
+        stored = np.memmap(self.path, np.uint8, "r", info.at, (info.size,))
+        return np.array(stored).reshape(*info.shape[:-1], -1)
+
     def digest(self) -> str:
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

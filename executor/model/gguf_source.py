@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from gguf import GGMLQuantizationType
 from torch import Tensor
 
 from .config import ModelConfig, from_gguf
 from .errors import ModelError
 from .gguf_file import GgufFile, open_gguf
 from .gguf_tokenizer import tokenizer_card
-from .source import TokenizerCard
+from .source import QuantBlocks, TokenizerCard
 
 _TOP: Mapping[str, str] = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -44,17 +45,39 @@ class GgufSource:
     tokenizer: TokenizerCard
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        theirs, _ = self._found(name, shape)
+        return self._half_split(theirs, torch.from_numpy(self.file.array(theirs)))
+
+    def blocks(self, name: str, shape: tuple[int, ...]) -> QuantBlocks | None:
+        theirs, kind = self._found(name, shape)
+        if kind is GGMLQuantizationType.Q4_0:
+            return QuantBlocks("q4_0", self._stored(theirs, shape, scales=1))
+        if kind is GGMLQuantizationType.Q4_1:
+            return QuantBlocks("q4_1", self._stored(theirs, shape, scales=2))
+        return None
+
+    def _found(self, name: str, shape: tuple[int, ...]) -> tuple[str, GGMLQuantizationType]:
         theirs = _gguf_name(name)
         info = self.file.tensors.get(theirs)
         if info is None:
             raise ModelError(f"the GGUF file lacks tensor {theirs!r}; fetch or convert it anew")
         if info.shape != shape:
             raise ModelError(f"tensor {theirs!r} has shape {info.shape}; expected {shape}")
-        found = torch.from_numpy(self.file.array(theirs))
-        if theirs.endswith(("attn_q.weight", "attn_k.weight")):
-            pairs = found.view(-1, self.config.head_dim // 2, 2, shape[1])
-            return pairs.transpose(1, 2).reshape(shape)
+        return theirs, info.kind
+
+    def _stored(self, theirs: str, shape: tuple[int, ...], *, scales: int) -> Tensor:
+        """Blocks of 32 weights that begin with so many float16."""
+        stored = torch.from_numpy(self.file.raw(theirs)).view(shape[0], shape[1] // 32, -1)
+        found = self._half_split(theirs, stored)
+        if not bool(torch.isfinite(found[..., : 2 * scales].view(torch.float16)).all()):
+            raise ModelError(f"tensor {theirs!r} holds infinities or not-a-numbers; fetch it anew")
         return found
+
+    def _half_split(self, theirs: str, rows: Tensor) -> Tensor:
+        if not theirs.endswith(("attn_q.weight", "attn_k.weight")):
+            return rows
+        pairs = rows.view(-1, self.config.head_dim // 2, 2, *rows.shape[1:])
+        return pairs.transpose(1, 2).reshape(rows.shape)
 
     def rope_divisors(self) -> Tensor | None:
         info = self.file.tensors.get("rope_freqs.weight")

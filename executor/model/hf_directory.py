@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .config import ModelConfig, from_hf
 from .errors import ModelError
-from .source import END_NAMES, TEMPLATE_BYTES_MAX, TokenizerCard
+from .source import END_NAMES, TEMPLATE_BYTES_MAX, QuantBlocks, TokenizerCard
 
 JSON_BYTES_MAX = 64 << 20
 SHARDS_MAX = 1024
@@ -50,6 +50,9 @@ class HfSource:
                 return tensor
         except (SafetensorError, OSError) as why:
             raise _damaged(path, why) from why
+
+    def blocks(self, name: str, shape: tuple[int, ...]) -> QuantBlocks | None:
+        return None
 
     def rope_divisors(self) -> Tensor | None:
         return None

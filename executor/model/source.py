@@ -4,7 +4,7 @@ names, one at a time.  Behind it stand `gguf_source` and `hf_directory`; before 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from .config import ModelConfig
 
@@ -28,6 +28,17 @@ class TokenizerCard:
     add_bos: bool
 
 
+@dataclass(frozen=True, slots=True)
+class QuantBlocks:
+    """A matrix as its file has it: `data` uint8 (out, in / 32, bytes a block), for kernels that multiply
+    by it as it is.  A block is 32 weights of a row: float16 scale d, with q4_1 float16 minimum m after
+    it, then 16 bytes, weight i in the low half of byte i, weight i + 16 in the high half.
+    q4_0 (18 bytes): w = d · (nibble − 8).  q4_1 (20 bytes): w = d · nibble + m.  Source: ggml."""
+
+    kind: Literal["q4_0", "q4_1"]
+    data: Tensor
+
+
 class ModelSource(Protocol):
     @property
     def config(self) -> ModelConfig: ...
@@ -38,6 +49,11 @@ class ModelSource(Protocol):
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor of that Hugging Face name, floating point; q and k in the half-split rotary
         layout.  ModelError if it is absent, of another shape, or of a type we cannot read."""
+        ...
+
+    def blocks(self, name: str, shape: tuple[int, ...]) -> QuantBlocks | None:
+        """What `read` gives (rows of q and k in the same order), still quantised; None where the file
+        has it in any other type.  ModelError as `read`."""
         ...
 
     def rope_divisors(self) -> Tensor | None: ...

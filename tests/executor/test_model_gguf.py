@@ -20,7 +20,8 @@ from executor.model.gguf_source import open_gguf_source
 from executor.model_runner import ModelError, load
 from tests.models import SPECIALS, tiny_tokenizer, write_tiny_gguf, write_tiny_llama
 
-Q4_1, Q8_0 = gguf.GGMLQuantizationType.Q4_1, gguf.GGMLQuantizationType.Q8_0
+Q4_0, Q4_1 = gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.Q4_1
+Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,41 @@ def test_each_pre_tokenizer_builds_and_loses_nothing(tmp_path: Path, pre: str) -
     built = Tokenizer.from_str(open_gguf_source(path).tokenizer.document.decode())
     for text in ("Hello, it's 2026!\n\n  x = 12345", "ça va ? 水"):
         assert built.decode(built.encode(text).ids) == text
+
+
+def test_blocks_are_what_read_gives_before_they_are_unpacked(tmp_path: Path) -> None:
+    kinds = {"blk.0.attn_q.weight": Q4_0, "blk.0.attn_k.weight": Q4_1, "blk.1.ffn_up.weight": Q4_1}
+    source = open_gguf_source(write_tiny_gguf(tmp_path / "q.gguf", kinds=kinds))
+    for name, shape, kind in (
+        ("model.layers.0.self_attn.q_proj.weight", (192, 96), "q4_0"),
+        ("model.layers.0.self_attn.k_proj.weight", (64, 96), "q4_1"),
+        ("model.layers.1.mlp.up_proj.weight", (128, 96), "q4_1"),
+    ):
+        blocks = source.blocks(name, shape)
+        assert blocks is not None
+        assert blocks.kind == kind
+        bytes_a_block = 18 if kind == "q4_0" else 20
+        assert blocks.data.shape == (shape[0], shape[1] // 32, bytes_a_block)
+        floats = blocks.data[..., : bytes_a_block - 16].view(torch.float16).float()
+        low, high = blocks.data[..., -16:] & 15, blocks.data[..., -16:] >> 4
+        nibbles = torch.cat((low, high), -1).float()
+        least = -8 * floats[..., :1] if kind == "q4_0" else floats[..., 1:]
+        assert torch.equal(
+            (floats[..., :1] * nibbles + least).view(shape), source.read(name, shape)
+        )
+    assert source.blocks("model.layers.0.mlp.up_proj.weight", (128, 96)) is None
+    with pytest.raises(ModelError, match="expected \\(64, 64\\)"):
+        source.blocks("model.layers.0.self_attn.k_proj.weight", (64, 64))
+
+
+def test_blocks_with_a_scale_that_is_no_number_are_refused(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "q.gguf", kinds={"blk.0.ffn_up.weight": Q4_1})
+    data = bytearray(path.read_bytes())
+    info = open_gguf(path).tensors["blk.0.ffn_up.weight"]
+    data[info.at + 42 : info.at + 44] = struct.pack("<e", float("nan"))  # a minimum
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match="not-a-numbers"):
+        open_gguf_source(path).blocks("model.layers.0.mlp.up_proj.weight", (128, 96))
 
 
 @pytest.mark.parametrize(
