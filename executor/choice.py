@@ -18,6 +18,7 @@ GREEDY_BELOW: Final = 1e-5
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What one row wants.  `tokens` are prompt and generated; `banned` may not be drawn yet.
+    `allowed`: a grammar's mask, one bit a token id, the lowest bit of a byte first; None: all.
     `plain_greedy`: the largest logit and nothing else is asked."""
 
     sampling: Sampling
@@ -25,6 +26,7 @@ class Ask:
     prompt_tokens: int
     banned: Sequence[int] = ()
     plain_greedy: bool = False
+    allowed: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -38,13 +38,35 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """None: no log-probabilities.  0: the chosen token's.  k ≤ 20: and those of the k likeliest."""
 
 
+GRAMMAR_BYTES_MAX: Final = 128 * 1024
+
+
+class GrammarKind(StrEnum):
+    """What `Grammar.text` is."""
+
+    JSON_OBJECT = "json_object"  # any JSON object; no text
+    JSON_SCHEMA = "json_schema"  # a JSON Schema, as JSON
+    REGEX = "regex"  # matches the whole answer
+    LARK = "lark"  # a context-free grammar in the Lark dialect of llguidance
+    CHOICE = "choice"  # a JSON array of strings, one of which is the answer
+
+
+class Grammar(msgspec.Struct, frozen=True, kw_only=True):
+    """What the answer must look like.  `text` is at most `GRAMMAR_BYTES_MAX` bytes of UTF-8."""
+
+    kind: GrammarKind
+    text: str = ""
+
+
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     """One sequence to run.  `max_new_tokens` is what was reserved: the executor stops there.
 
     `stop_token_ids` ends generation (the id is emitted as the last of `generated`, and the gateway
     does not print it), but not before `min_tokens` tokens; until then those ids are not sampled.
     `share` is the opaque path, widest first, whose fair share is charged, with its weights.
-    `queue_ms_max`: not started by then, it ends with `Cause.QUEUE_DEADLINE`, nothing prefilled."""
+    `queue_ms_max`: not started by then, it ends with `Cause.QUEUE_DEADLINE`, nothing prefilled.
+    `grammar`: only tokens that it allows are sampled; where it allows nothing but end tokens, it
+    wins over `min_tokens`.  `stop_token_ids` must hold the model's end tokens then."""
 
     request: int
     prompt: tuple[int, ...]
@@ -54,6 +76,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     sampling: Sampling = Sampling()
     share: tuple[tuple[str, float], ...] = ()
     queue_ms_max: int | None = None
+    grammar: Grammar | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
@@ -108,6 +131,8 @@ class Cause(StrEnum):
     ABORTED = "aborted"
     QUEUE_DEADLINE = "queue_deadline"
     REFUSED = "refused"  # can never fit, malformed: the gateway should have caught it
+    GRAMMAR = "grammar"  # it cannot be compiled; `detail` says why, in a sentence for the caller
+    GRAMMAR_BUDGET = "grammar_budget"  # it took more processor time or memory than one may
     OVERLOADED = "overloaded"  # the executor's own queue bound
     CRASHED = "crashed"  # a fault of ours; retryable
 

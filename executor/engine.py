@@ -37,10 +37,14 @@ from executor.contract import (
     Waiting,
 )
 from executor.cost import Share, StepTimes, TimeBudget, attribute
+from executor.failure import where
+from executor.grammar import Grammars
+from executor.grammar_seats import Seats, gone
 from executor.sampler import sample
 from executor.scheduler import Chunk, Fcfs, Scheduler, admission_tokens, places
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits
+from executor.totals import Totals
 
 FAILURES_MAX: Final = 3
 _POSITIONS_EVERY_NS: Final = 100_000_000
@@ -61,16 +65,6 @@ class EngineFailed(Exception):
     """What one request left behind cannot be wiped, so nobody else may be served here."""
 
 
-@dataclass(slots=True)
-class _Totals:
-    steps: int = 0
-    step_ns: int = 0
-    busy_ns: int = 0
-    preemptions: int = 0
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-
-
 class Engine:
     """Owned by one thread.  `owner` numbers connections; a request is known by (owner, number)."""
 
@@ -83,6 +77,7 @@ class Engine:
         settings: Settings | None = None,
         scheduler: Scheduler | None = None,
         times: StepTimes | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self._runner = runner
         self._inbox = inbox
@@ -94,7 +89,9 @@ class Engine:
         self._times = times or StepTimes()
         self._seqs: dict[Key, Sequence] = {}
         self._out: dict[int, list[Update]] = {}
-        self._totals = _Totals()
+        self._seats = Seats(grammars)
+        self._stalled = False
+        self._totals = Totals()
         self._tickets = 0
         self._failures = 0
         self._queue_changed = False
@@ -103,8 +100,8 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything without a new command."""
-        return bool(self._seqs)
+        """Whether a step would do anything without a new command, or word of a grammar."""
+        return bool(self._seqs) and not self._stalled
 
     def step(self) -> dict[int, Report]:
         """One iteration; what each owner is to hear."""
@@ -112,9 +109,11 @@ class Engine:
         for key in self._take(now_ns):
             self._end(key, Cause.ABORTED, now_ns)
         self._expire(now_ns)
+        self._hear_grammars(now_ns)
         plan = self._scheduler.plan(self.blocks.free, self._budget())
         self._preempt(plan.preempted, now_ns)
-        assert plan.chunks or not self._seqs, "a plan that does nothing would spin for ever"
+        self._stalled = not plan.chunks
+        assert plan.chunks or not self._seqs or self._seats.waited_for, "it would spin for ever"
         if plan.chunks:
             self._admit(plan.admitted, now_ns)
             self._run(plan.chunks)
@@ -126,20 +125,8 @@ class Engine:
 
     @property
     def gauges(self) -> Gauges:
-        totals = self._totals
-        return Gauges(
-            running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
-            blocks_total=self.blocks.total,
-            blocks_free=self.blocks.free,
-            steps=totals.steps,
-            step_ns=totals.step_ns,
-            busy_ns=totals.busy_ns,
-            overhead_ns=totals.step_ns - totals.busy_ns,
-            preemptions=totals.preemptions,
-            prompt_tokens=totals.prompt_tokens,
-            generated_tokens=totals.generated_tokens,
-        )
+        waiting = len(self._scheduler.waiting) + len(self._seats.pending)
+        return self._totals.gauges(len(self._scheduler.running), waiting, self.blocks)
 
     # Commands
 
@@ -170,24 +157,39 @@ class Engine:
         if why is not None:
             self._say(owner, Ended(request=job.request, cause=Cause.REFUSED, detail=why))
             return
-        if len(self._scheduler.waiting) >= self._settings.waiting_max:
+        if self.gauges.waiting >= self._settings.waiting_max:
             detail = f"{self._settings.waiting_max} requests are waiting already"
             self._say(owner, Ended(request=job.request, cause=Cause.OVERLOADED, detail=detail))
             return
         seq = self._seqs[key] = Sequence(key, job, self._tickets, now_ns)
         self._tickets += 1
+        if not self._seats.file(seq):
+            self._enqueue(seq)
+        if seq.deadline_ns is not None:
+            self._deadline_due_ns = min(self._deadline_due_ns, seq.deadline_ns)
+
+    def _enqueue(self, seq: Sequence) -> None:
         self._scheduler.add(seq)
         self._queue_changed = True
         self._positions_due_ns = 0  # a newcomer hears its place at once
-        if seq.deadline_ns is not None:
-            self._deadline_due_ns = min(self._deadline_due_ns, seq.deadline_ns)
+
+    def _hear_grammars(self, now_ns: int) -> None:
+        """Compiled ones join the queue, refused ones end, and who waited for a mask goes on."""
+        for told in self._seats.news():
+            if isinstance(told, Sequence):
+                self._enqueue(told)
+            else:
+                key, cause, detail = gone(told)
+                self._end(key, cause, now_ns, detail)
+        for seq, choice in self._seats.late():
+            self._result(seq, choice, now_ns)
 
     def _expire(self, now_ns: int) -> None:
         """End what waited too long before its prefill.  Looks at the queue only when one is due."""
         if now_ns < self._deadline_due_ns:
             return
         due, self._deadline_due_ns = [], _NEVER_NS
-        for seq in self._scheduler.waiting:
+        for seq in (*self._scheduler.waiting, *self._seats.pending):
             if seq.deadline_ns is None or seq.started:
                 continue
             if seq.deadline_ns <= now_ns:
@@ -248,8 +250,9 @@ class Engine:
             asking = [seq for seq in wanting if seq.key not in gone]
             if len(asking) < len(wanting):
                 logits = logits[[i for i, seq in enumerate(wanting) if seq.key not in gone]]
+            asking, asks, logits = self._seats.sift(asking, logits)
             if asking:
-                choices = sample(logits, [seq.ask() for seq in asking])
+                choices = sample(logits, asks)
         except Exception as caught:  # noqa: BLE001 — whatever the model raises is this step's end
             failure = caught
         now_ns = self._clock_ns()
@@ -314,6 +317,8 @@ class Engine:
         cause = seq.verdict(choice.token, self._runner.context_tokens, self.blocks.tokens)
         if cause is not None:
             self._end(seq.key, cause, now_ns)
+        else:
+            self._seats.told(seq, choice.token)
 
     def _failed(
         self, failure: Exception, involved: Seq[Sequence], aborted: Seq[Key], now_ns: int
@@ -322,7 +327,7 @@ class Engine:
         of a prompt, so the log names only the kind of failure and where."""
         self._failures += 1
         _log.error(
-            "step_failed", kind=type(failure).__name__, at=_where(failure), rows=len(involved)
+            "step_failed", kind=type(failure).__name__, at=where(failure), rows=len(involved)
         )
         for key in aborted:
             self._end(key, Cause.ABORTED, now_ns)
@@ -339,7 +344,8 @@ class Engine:
             return
         seq.generation += 1
         seq.enter(seq.phase, now_ns)
-        self._scheduler.remove(seq)
+        if not self._seats.forget(seq):
+            self._scheduler.remove(seq)
         self.blocks.release(seq)
         self._queue_changed = True
         self._say(key[0], seq.ended(cause, detail))
@@ -380,7 +386,7 @@ class Engine:
     def _check(self) -> None:
         """The books of the blocks and of the queues agree.  For tests: O(blocks + requests)."""
         self.blocks.check(self._seqs.values())
-        queued = [*self._scheduler.running, *self._scheduler.waiting]
+        queued = [*self._scheduler.running, *self._scheduler.waiting, *self._seats.pending]
         assert sorted(seq.key for seq in queued) == sorted(self._seqs)
         assert not any(seq.blocks for seq in self._scheduler.waiting)
 
@@ -389,11 +395,3 @@ def _share(chunk: Chunk) -> Share:
     seq, start = chunk.seq, chunk.seq.computed
     lost = max(0, min(start + chunk.count, seq.high_water) - start)
     return Share(new=chunk.count, start=start, lost=lost)
-
-
-def _where(failure: BaseException) -> str:
-    """File and line of the innermost frame."""
-    trace = failure.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from math import isnan, log
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,9 +60,10 @@ def _choose(raw: Tensor, ask: Ask) -> Choice:
 
 def _adjusted(raw: Tensor, ask: Ask) -> Tensor:
     """Bias, then penalties (repetition over prompt and answer, as Hugging Face has it; presence and
-    frequency over the answer, as OpenAI has it), then the ban.  A copy if anything changes."""
+    frequency over the answer, as OpenAI has it), then the grammar, then the ban: where the grammar
+    leaves nothing but what is banned, the grammar wins.  A copy if anything changes."""
     sampling = ask.sampling
-    if not ask.banned and not changes_logits(sampling):
+    if not ask.banned and ask.allowed is None and not changes_logits(sampling):
         return raw
     row = raw.clone()
     if sampling.logit_bias:
@@ -77,9 +79,20 @@ def _adjusted(raw: Tensor, ask: Ask) -> Tensor:
         if len(answer):
             at, counts = torch.unique(answer, return_counts=True)
             row[at] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+    if ask.allowed is not None:
+        row.masked_fill_(_forbidden(ask.allowed, row), -torch.inf)
     if ask.banned:
-        row[_ids(ask.banned, row)] = -torch.inf
+        at = _ids(ask.banned, row)
+        was = row[at]
+        row[at] = -torch.inf
+        if ask.allowed is not None and float(row.max()) == -torch.inf:
+            row[at] = was
     return row
+
+
+def _forbidden(allowed: bytes, row: Tensor) -> Tensor:
+    bits = np.unpackbits(np.frombuffer(allowed, np.uint8), count=len(row), bitorder="little")
+    return torch.from_numpy(bits).to(row.device) == 0
 
 
 def _draw(row: Tensor, ask: Ask) -> int:

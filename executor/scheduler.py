@@ -180,7 +180,10 @@ class Fcfs:
 
 
 def _growth(seq: Sequence, limits: Limits) -> int:
-    """Blocks its next decode needs beyond those it has."""
+    """Blocks its next decode needs beyond those it has.  One that waits for its grammar's word on
+    the next token (all it knows is computed) needs none yet."""
+    if not seq.todo:
+        return 0
     return max(0, limits.blocks(seq.computed + 1) - len(seq.blocks))
 
 

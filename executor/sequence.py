@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Final
 
 from executor.choice import Ask, is_plain_greedy
-from executor.contract import Cause, Ended, Submit
+from executor.contract import GRAMMAR_BYTES_MAX, Cause, Ended, Submit
 
 _ADDEND_MAX: Final = 1e6
 _FACTORS: Final = (1e-3, 1e3)
@@ -100,15 +100,16 @@ class Sequence:
     def started(self) -> bool:
         return self.high_water > 0
 
-    def ask(self) -> Ask:
-        """What the sampler must know for the next token."""
+    def ask(self, allowed: bytes | None = None) -> Ask:
+        """What the sampler must know for the next token.  `allowed`: its grammar's mask."""
         early = self.generated < self.job.min_tokens
         return Ask(
             sampling=self.job.sampling,
             tokens=self.tokens,
             prompt_tokens=self.prompt_tokens,
             banned=self.job.stop_token_ids if early else (),
-            plain_greedy=self.plain_greedy and not (early and self.stop_ids),
+            plain_greedy=self.plain_greedy and not (early and self.stop_ids) and allowed is None,
+            allowed=allowed,
         )
 
     def enter(self, phase: Phase, now_ns: int) -> None:
@@ -172,6 +173,8 @@ def fault(job: Submit, *, vocab_size: int, context_tokens: int, kv_tokens: int) 
         return f"a prompt token is outside the vocabulary of {vocab_size}"
     if job.max_new_tokens < 1 or job.min_tokens < 0:
         return "max_new_tokens must be at least 1 and min_tokens at least 0"
+    if job.grammar is not None and len(job.grammar.text.encode()) > GRAMMAR_BYTES_MAX:
+        return f"a grammar must be at most {GRAMMAR_BYTES_MAX} bytes"
     if job.queue_ms_max is not None and job.queue_ms_max < 0:
         return "queue_ms_max must not be negative"
     if any(not 0 <= token < vocab_size for token in job.stop_token_ids):

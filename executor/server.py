@@ -27,6 +27,8 @@ import structlog
 from executor.batch import Runner
 from executor.contract import Abort, Broken, Loading, Message, ModelCard, Ready, Report, Submit
 from executor.engine import Engine, EngineFailed, Gone
+from executor.grammar import Desk
+from executor.grammar_worker_setup import setup_of
 from executor.settings import Settings
 from executor.wire import WireError, encode_message, read_command
 
@@ -51,6 +53,7 @@ class Mailbox:
         self._lock = threading.Condition()
         self._items: list[Item] = []
         self._resume: Callable[[], None] | None = None
+        self._woken = False
 
     def put(self, item: Item, resume: Callable[[], None]) -> bool:
         """File it; False if the sender should pause until `resume` is called."""
@@ -73,11 +76,18 @@ class Mailbox:
             resume()
         return items
 
-    def wait(self) -> None:
-        """Until there is something to take."""
+    def wake(self) -> None:
+        """There is something for the engine elsewhere."""
         with self._lock:
-            while not self._items:
+            self._woken = True
+            self._lock.notify()
+
+    def wait(self) -> None:
+        """Until there is something to take, or `wake` was called since the last wait."""
+        with self._lock:
+            while not (self._items or self._woken):
                 self._lock.wait()
+            self._woken = False
 
 
 class _Peer:
@@ -232,14 +242,22 @@ def serve(
             io.announce(Broken(reason=reason))
             threading.Event().wait()  # until whoever supervises us has heard it and ends us
             return
-        engine = Engine(runner, mailbox.take, clock_ns=clock_ns, settings=settings)
-        gc.collect()
-        gc.freeze()  # the model and its tokenizer are not garbage, and are not looked at again
-        io.announce(Ready(card=card))
-        _log.info(
-            "ready", architecture=card.architecture, device=card.device, blocks=card.kv_blocks
-        )
-        _drive(engine, mailbox, io)
+        with Desk(
+            setup_of(card),
+            wake=mailbox.wake,
+            clock_s=lambda: clock_ns() / 1e9,
+            processes_max=2 * settings.seqs_max,  # those that run, and as many next in line
+        ) as desk:
+            engine = Engine(
+                runner, mailbox.take, clock_ns=clock_ns, settings=settings, grammars=desk
+            )
+            gc.collect()
+            gc.freeze()  # the model and its tokenizer are not garbage, and are not looked at again
+            io.announce(Ready(card=card))
+            _log.info(
+                "ready", architecture=card.architecture, device=card.device, blocks=card.kv_blocks
+            )
+            _drive(engine, mailbox, io)
     finally:
         with suppress(TimeoutError, RuntimeError):
             io.stop()

