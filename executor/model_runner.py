@@ -133,6 +133,7 @@ def _place(
                 frequencies=tuple(
                     frequencies(rope, config.head_dim, outer.rope_divisors) for rope in config.ropes
                 ),
+                attention_factors=tuple(rope.attention_factor for rope in config.ropes),
                 windows=tuple({config.kind(layer).window for layer in range(config.layers)}),
                 invariant=numerics == "invariant",
             ),
@@ -210,7 +211,7 @@ def _card(source: ModelSource, runner: Runner, numerics: str, dtype: torch.dtype
     config, tokenizer = source.config, source.tokenizer
     template = tokenizer.chat_template
     return ModelCard(
-        architecture="llama",
+        architecture=config.family.value,
         dtype=str(dtype).removeprefix("torch."),
         numerics=numerics,
         vocab_size=config.vocab_size,

@@ -63,6 +63,7 @@ class Shape:
     frequencies: tuple[Tensor, ...]  # one a rope
     windows: tuple[int | None, ...]  # the distinct ones of the layers
     invariant: bool
+    attention_factors: tuple[float, ...] = ()  # of the ropes; none: all one
 
 
 def make_plan(batch: Batch, shape: Shape) -> Plan:
@@ -85,7 +86,7 @@ def make_plan(batch: Batch, shape: Shape) -> Plan:
         samples = functional.pad(samples, (0, -len(sampled) % TILE_ROWS))
     return Plan(
         token_ids=torch.tensor(ids + padding),
-        turns=tuple(_turns(where, each, shape) for each in shape.frequencies),
+        turns=tuple(_turns(where, at, shape) for at in range(len(shape.frequencies))),
         places=token_places(
             torch.tensor(blocks), where[:tokens] % BLOCK_TOKENS, 2 * shape.kv_heads
         ),
@@ -96,14 +97,17 @@ def make_plan(batch: Batch, shape: Shape) -> Plan:
     )
 
 
-def _turns(positions: Tensor, frequencies: Tensor, shape: Shape) -> Tensor:
+def _turns(positions: Tensor, rope: int, shape: Shape) -> Tensor:
     """One rotation a pair of features, spread over all heads, so that a layer's queries, keys and
     values take one product; values are turned by nothing."""
-    angles = torch.outer(positions.float(), frequencies).unsqueeze(1)
+    angles = torch.outer(positions.float(), shape.frequencies[rope]).unsqueeze(1)
     turned = angles.expand(-1, (shape.group + 1) * shape.kv_heads, -1)
     still = angles.new_zeros(()).expand(len(positions), shape.kv_heads, angles.shape[2])
     every = torch.cat((turned, still), 1)
-    return torch.polar(torch.ones_like(every), every)
+    length = torch.ones_like(every)
+    if shape.attention_factors:
+        length[:, : turned.shape[1]] = shape.attention_factors[rope]
+    return torch.polar(length, every)
 
 
 def padded(tokens: int, *, invariant: bool) -> int:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from executor.backend import Layer, Linear
 from executor.batch import Batch
 from executor.model.config import Activation, ModelConfig
-from executor.model.weights import LayerWeights
+from executor.model.weights import LayerWeights, embedding_scale
 
 from .attention import attend
 from .kv import BLOCK_TOKENS, PagedKv
@@ -78,7 +78,8 @@ class TorchOps:
 
     def embed(self, step: Plan) -> Tensor:
         x = functional.embedding(step.token_ids, self.embedding).float()
-        return x if self.config.embedding_scale == 1.0 else x.mul_(self.config.embedding_scale)
+        scale = embedding_scale(self.config, self.embedding.dtype)
+        return x if scale == 1.0 else x.mul_(scale)
 
     def add_norm(
         self, x: Tensor, delta: Tensor | None, after: Tensor | None, weight: Tensor

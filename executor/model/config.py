@@ -1,36 +1,44 @@
-"""What a Llama is made of, from `config.json` or from GGUF metadata, checked before a byte of
-weights is read.  Every number has a bound, so that a hostile file cannot ask for absurd memory.
+"""What a decoder is made of: the one description of every family that this executor runs.  Every
+number has a bound, so that a hostile file cannot ask for absurd memory.
 
-Refuses to know: tensors, devices.  Other architectures, and Llamas with features that would change
-the answer if ignored (biases, experts, quantised checkpoints, other rope kinds), are refused by name.
-Source: transformers' LlamaConfig; the GGUF specification's `llama.*` keys.
+Refuses to know: tensors, devices, files.  `hf_families` reads it from `config.json`, `gguf_families`
+from GGUF metadata; what a family needs and this cannot say is refused there, by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
-
-import msgspec
 
 from .errors import ModelError
 
-Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
-Positive = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+
+class Family(StrEnum):
+    """Architectures, by the names that their files have for them.  Llama 3 and SmolLM2 are llama."""
+
+    LLAMA = "llama"
+    SMOLLM3 = "smollm3"
+    QWEN2 = "qwen2"
+    QWEN3 = "qwen3"
+    MISTRAL = "mistral"
+    GEMMA3 = "gemma3"
+    GRANITE = "granite"
 
 
 class RopeKind(StrEnum):
     DEFAULT = "default"
     LINEAR = "linear"
     LLAMA3 = "llama3"
+    YARN = "yarn"
     DIVISORS = "divisors"  # GGUF: one divisor a frequency, in the tensor `rope_freqs.weight`
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary position embedding.  `factor` is linear's and llama3's; the last three llama3's."""
+    """Rotary position embedding.  `factor` stretches positions in every kind but the default; the
+    `freq` factors are llama3's, the `beta`s, in turns over the original context, yarn's.  Cosines and
+    sines, of queries and keys both, are multiplied by `attention_factor` (yarn's; else one)."""
 
     kind: RopeKind = RopeKind.DEFAULT
     theta: float = 10_000.0
@@ -38,6 +46,25 @@ class Rope:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_context_tokens: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True  # yarn's band to whole features
+    attention_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        numbers = (self.theta, self.factor, self.beta_fast, self.beta_slow, self.attention_factor)
+        if not all(0 < number <= 1e12 for number in numbers):
+            raise ModelError("rope: theta, factor and their like must be positive numbers")
+        if self.kind is RopeKind.LLAMA3 and self.high_freq_factor == self.low_freq_factor:
+            raise ModelError("rope's high_freq_factor equals its low_freq_factor; expected a band")
+        if self.kind is RopeKind.YARN and self.theta <= 1:
+            raise ModelError(f"rope's theta is {self.theta}; yarn wants more than one")
+
+    @property
+    def reach_tokens(self) -> int:
+        """The context that yarn stretches the original one to; 0 where the file's own word stands."""
+        stretched = self.original_context_tokens * self.factor
+        return int(stretched) if self.kind is RopeKind.YARN else 0
 
 
 class Activation(StrEnum):
@@ -58,8 +85,9 @@ class LayerKind:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder of the Llama family.  Norm weights are what the norm multiplies by: where a model
-    stores w − 1 (Gemma), the loader adds the one.  `attention_scale` None: head_dim ** −0.5."""
+    """A decoder of the Llama kind.  Norm weights are what the norm multiplies by: where a model
+    stores w − 1 (Gemma), the loader adds the one.  `attention_scale` None: head_dim ** −0.5.
+    `embedding_scale` is `rounded` to the dtype of the embedding where the model was trained so."""
 
     vocab_size: int
     hidden_size: int
@@ -81,6 +109,9 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     after_norms: bool = False
+    family: Family = Family.LLAMA
+    embedding_scale_rounded: bool = False
+    logit_scale: float = 1.0
 
     def kind(self, layer: int) -> LayerKind:
         return self.kinds[layer] if self.kinds else LayerKind()
@@ -112,180 +143,58 @@ class ModelConfig:
             raise ModelError(f"head_dim is {self.head_dim}; rotary embedding wants an even number")
         if not 0 < self.norm_eps < 1:
             raise ModelError(f"the norm's epsilon is {self.norm_eps}; expected between 0 and 1")
+        for name, scale in (
+            ("attention scale", self.score_scale),
+            ("embedding scale", self.embedding_scale),
+            ("logit scale", self.logit_scale),
+        ):
+            if not 0 < scale <= 1e6:
+                raise ModelError(f"the model's {name} is {scale}; expected a positive number")
+        if self.kinds and len(self.kinds) != self.layers:
+            raise ModelError(f"{len(self.kinds)} layers are described, but there are {self.layers}")
+        for kind in self.kinds:
+            assert kind.rope is None or kind.rope < len(self.ropes)
+            if kind.window is not None and not 1 <= kind.window <= 1 << 24:
+                raise ModelError(f"a sliding window of {kind.window} tokens; expected 1 or more")
+
+    @property
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Every weight by its Hugging Face name, with its shape: what a file must hold."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        linears = {
+            "self_attn.q_proj": (q, hidden, self.qkv_bias),
+            "self_attn.k_proj": (kv, hidden, self.qkv_bias),
+            "self_attn.v_proj": (kv, hidden, self.qkv_bias),
+            "self_attn.o_proj": (hidden, q, self.output_bias),
+            "mlp.gate_proj": (inner, hidden, self.mlp_bias),
+            "mlp.up_proj": (inner, hidden, self.mlp_bias),
+            "mlp.down_proj": (hidden, inner, self.mlp_bias),
+        }
+        norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
+        if self.after_norms:
+            norms |= {"pre_feedforward_layernorm": hidden, "post_feedforward_layernorm": hidden}
+        if self.qk_norm:
+            norms |= {"self_attn.q_norm": self.head_dim, "self_attn.k_norm": self.head_dim}
+        found: dict[str, tuple[int, ...]] = {
+            "model.embed_tokens.weight": (self.vocab_size, hidden),
+            "model.norm.weight": (hidden,),
+        }
+        if not self.tied:
+            found["lm_head.weight"] = (self.vocab_size, hidden)
+        for layer in range(self.layers):
+            at = f"model.layers.{layer}."
+            found |= {f"{at}{name}.weight": (size,) for name, size in norms.items()}
+            found |= {f"{at}{name}.weight": (rows, of) for name, (rows, of, _) in linears.items()}
+            found |= {
+                f"{at}{name}.bias": (rows,) for name, (rows, _, bias) in linears.items() if bias
+            }
+        return found
 
     @property
     def parameters(self) -> int:
         """Weights of the model, a tied table counted once."""
-        attention = (2 * self.heads + 2 * self.kv_heads) * self.head_dim * self.hidden_size
-        layer = attention + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
-        tables = self.vocab_size * self.hidden_size * (1 if self.tied else 2)
-        return self.layers * layer + tables + self.hidden_size
+        return sum(math.prod(shape) for shape in self.tensors.values())
 
     def kv_bytes_per_token(self, itemsize: int) -> int:
         return 2 * self.layers * self.kv_heads * self.head_dim * itemsize
-
-
-class _HfConfig(msgspec.Struct, frozen=True):
-    """The part of `config.json` that changes a Llama's answer; unknown fields are ignored."""
-
-    hidden_size: Count
-    intermediate_size: Count
-    num_hidden_layers: Count
-    num_attention_heads: Count
-    vocab_size: Count
-    model_type: str | None = None
-    architectures: tuple[str, ...] | None = None
-    num_key_value_heads: Count | None = None
-    head_dim: Count | None = None
-    max_position_embeddings: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)] = 2048
-    rms_norm_eps: Positive = 1e-6
-    rope_theta: Positive = 10_000.0
-    rope_scaling: dict[str, Any] | None = None
-    rope_parameters: dict[str, Any] | None = None
-    tie_word_embeddings: bool = False
-    attention_bias: bool = False
-    mlp_bias: bool = False
-    hidden_act: str = "silu"
-    quantization_config: dict[str, Any] | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | tuple[int, ...] | None = None
-
-
-class _HfRope(msgspec.Struct, frozen=True):
-    rope_type: str | None = None
-    type: str | None = None  # its name before transformers 4.43
-    rope_theta: Positive | None = None
-    factor: Positive = 1.0
-    low_freq_factor: Positive = 1.0
-    high_freq_factor: Positive = 4.0
-    original_max_position_embeddings: Count | None = None
-    partial_rotary_factor: Positive = 1.0
-
-
-def from_hf(document: bytes) -> tuple[ModelConfig, int | None, tuple[int, ...]]:
-    """`config.json` → the configuration, the bos id, the eos ids."""
-    try:
-        named = msgspec.json.decode(document)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as why:
-        raise ModelError(f"config.json is not JSON ({why}); copy the model directory anew") from why
-    if not isinstance(named, dict):
-        raise ModelError("config.json is not an object; copy the model directory anew")
-    if named.get("model_type") != "llama":
-        raise ModelError(
-            f"architecture {named.get('model_type')!r:.60} is not supported; this executor runs 'llama'"
-        )
-    try:
-        raw = msgspec.convert(named, _HfConfig)
-        rope = _hf_rope(raw)
-    except msgspec.ValidationError as why:
-        raise ModelError(f"config.json does not describe a Llama: {why}") from why
-    except RecursionError as why:
-        raise ModelError("config.json is nested too deeply") from why
-    if raw.quantization_config is not None:
-        raise ModelError(
-            "quantised Hugging Face checkpoints are not supported; use the original weights or a GGUF file"
-        )
-    if raw.attention_bias or raw.mlp_bias:
-        raise ModelError("Llamas with attention_bias or mlp_bias are not supported")
-    if raw.hidden_act not in {"silu", "swish"}:
-        raise ModelError(f"activation {raw.hidden_act!r:.40} is not supported; expected 'silu'")
-    if raw.head_dim is None and raw.hidden_size % raw.num_attention_heads:
-        raise ModelError("hidden_size is no multiple of num_attention_heads and head_dim is absent")
-    config = ModelConfig(
-        vocab_size=raw.vocab_size,
-        hidden_size=raw.hidden_size,
-        intermediate_size=raw.intermediate_size,
-        layers=raw.num_hidden_layers,
-        heads=raw.num_attention_heads,
-        kv_heads=raw.num_key_value_heads or raw.num_attention_heads,
-        head_dim=raw.head_dim or raw.hidden_size // raw.num_attention_heads,
-        norm_eps=raw.rms_norm_eps,
-        ropes=(rope,),
-        context_tokens=raw.max_position_embeddings,
-        tied=raw.tie_word_embeddings,
-    )
-    eos = raw.eos_token_id
-    return (
-        config,
-        raw.bos_token_id,
-        (() if eos is None else (eos,) if isinstance(eos, int) else eos),
-    )
-
-
-def _hf_rope(raw: _HfConfig) -> Rope:
-    """`rope_parameters` (transformers 5) holds theta too; `rope_scaling` stands beside it."""
-    found = msgspec.convert(raw.rope_parameters or raw.rope_scaling or {}, _HfRope)
-    name = found.rope_type or found.type or "default"
-    if name not in {"default", "linear", "llama3"}:
-        raise ModelError(
-            f"rope kind {name!r:.40} is not supported; expected default, linear, llama3"
-        )
-    if found.partial_rotary_factor != 1.0:
-        raise ModelError("a partial rotary embedding is not supported")
-    if found.high_freq_factor == found.low_freq_factor:
-        raise ModelError("rope's high_freq_factor equals its low_freq_factor; expected a band")
-    return Rope(
-        kind=RopeKind(name),
-        theta=found.rope_theta or raw.rope_theta,
-        factor=found.factor,
-        low_freq_factor=found.low_freq_factor,
-        high_freq_factor=found.high_freq_factor,
-        original_context_tokens=found.original_max_position_embeddings
-        or raw.max_position_embeddings,
-    )
-
-
-def from_gguf(
-    metadata: Mapping[str, Any], vocab_size: int, *, tied: bool, divisors: bool
-) -> ModelConfig:
-    """`divisors`: the file has a `rope_freqs.weight`.  `tied`: it has no `output.weight`."""
-    architecture = metadata.get("general.architecture")
-    if architecture != "llama":
-        raise ModelError(
-            f"architecture {architecture!r:.60} is not supported; this executor runs 'llama'"
-        )
-    if metadata.get("llama.expert_count", 0):
-        raise ModelError("mixtures of experts are not supported; this executor runs dense Llamas")
-
-    def whole(key: str, default: int | None = None) -> int:
-        value = metadata.get(f"llama.{key}", default)
-        if isinstance(value, list) and value and all(each == value[0] for each in value):
-            value = value[0]
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ModelError(f"GGUF key llama.{key} is absent or no whole number; convert it anew")
-        return value
-
-    def real(key: str, default: float) -> float:
-        value = metadata.get(f"llama.{key}", default)
-        if not isinstance(value, (int, float)) or not 0 < value <= 1e12:
-            raise ModelError(f"GGUF key llama.{key} is not a positive number; convert it anew")
-        return float(value)
-
-    heads, hidden_size = whole("attention.head_count"), whole("embedding_length")
-    if heads < 1 or (hidden_size % heads and "llama.attention.key_length" not in metadata):
-        raise ModelError(f"{hidden_size} hidden features do not divide into {heads} heads")
-    head_dim = whole("attention.key_length", hidden_size // heads)
-    if whole("rope.dimension_count", head_dim) != head_dim:
-        raise ModelError("a partial rotary embedding is not supported")
-    if whole("attention.value_length", head_dim) != head_dim:
-        raise ModelError("keys and values of different sizes are not supported")
-    factor = real("rope.scaling.factor", real("rope.scale_linear", 1.0))
-    scaling = metadata.get("llama.rope.scaling.type", "linear" if factor != 1.0 else "none")
-    if scaling not in {"none", "linear"}:
-        raise ModelError(f"rope kind {scaling!r:.40} is not supported; expected none or linear")
-    kind = RopeKind.DIVISORS if divisors else RopeKind.DEFAULT
-    if scaling == "linear" and not divisors:
-        kind = RopeKind.LINEAR
-    return ModelConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        intermediate_size=whole("feed_forward_length"),
-        layers=whole("block_count"),
-        heads=heads,
-        kv_heads=whole("attention.head_count_kv", heads),
-        head_dim=head_dim,
-        norm_eps=real("attention.layer_norm_rms_epsilon", 1e-5),
-        ropes=(Rope(kind=kind, theta=real("rope.freq_base", 10_000.0), factor=factor),),
-        context_tokens=whole("context_length", 2048),
-        tied=tied,
-    )

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TEMPLATE_BYTES_MAX = 1 << 20
-END_NAMES = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "</s>")
+END_NAMES = (
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "</s>",
+)  # fmt: skip
 """Control tokens after which a model has nothing sensible to say, whatever its metadata names."""
 
 

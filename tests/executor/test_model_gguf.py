@@ -137,7 +137,7 @@ def test_blocks_with_a_scale_that_is_no_number_are_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("metadata", "says"),
     (
-        ({"general.architecture": "qwen2"}, "architecture 'qwen2' is not supported"),
+        ({"general.architecture": "phi3"}, "architecture 'phi3' is not supported"),
         ({"tokenizer.ggml.model": "llama"}, "Hugging Face directory"),
         ({"tokenizer.ggml.pre": "tekken"}, "pre-tokenizer 'tekken'"),
         ({"tokenizer.ggml.tokens": None}, "no vocabulary"),
@@ -145,7 +145,7 @@ def test_blocks_with_a_scale_that_is_no_number_are_refused(tmp_path: Path) -> No
         ({"tokenizer.ggml.merges": ["zz yy"]}, "cannot be built"),
         ({"tokenizer.ggml.tokens": ["a", "a"]}, "token_type"),
         ({"tokenizer.ggml.eos_token_id": 100_000}, "eos token id"),
-        ({"llama.rope.scaling.type": "yarn"}, "rope kind 'yarn'"),
+        ({"llama.rope.scaling.type": "longrope"}, "rope kind 'longrope'"),
         ({"llama.rope.dimension_count": 8}, "partial rotary"),
         ({"llama.expert_count": 8}, "experts"),
         ({"llama.block_count": None}, "llama.block_count"),
