@@ -6,8 +6,6 @@ Source: Shazeer 2020, "GLU variants improve transformer"; GELU by tanh: Hendryck
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,7 +18,11 @@ BLOCK = 1024
 
 @jit()
 def _gate(
-    both_ptr: Any, out_ptr: Any, INNER: tl.constexpr, BLOCK: tl.constexpr, GELU: tl.constexpr
+    both_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    INNER: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GELU: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -6,8 +6,6 @@ Source: Zhang & Sennrich 2019, eq. 4; the fusion is what every serving engine do
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -17,12 +15,12 @@ from .lang import jit, launch, next_power_of_2, tl
 
 @jit()
 def _add_norm(
-    x_ptr: Any,
-    delta_ptr: Any,
-    after_ptr: Any,
-    weight_ptr: Any,
-    out_ptr: Any,
-    eps: Any,
+    x_ptr: tl.tensor,
+    delta_ptr: tl.tensor,
+    after_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    eps: tl.tensor,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     HAS_DELTA: tl.constexpr,

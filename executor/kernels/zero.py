@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from .lang import cdiv, jit, launch, tl
@@ -14,7 +12,11 @@ BLOCK = 4096
 
 @jit()
 def _zero(
-    kv_ptr: Any, blocks_ptr: Any, layer_size: Any, SIZE: tl.constexpr, BLOCK: tl.constexpr
+    kv_ptr: tl.tensor,
+    blocks_ptr: tl.tensor,
+    layer_size: tl.tensor,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
     block = tl.load(blocks_ptr + tl.program_id(0)).to(tl.int64)
     at = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)

@@ -1,0 +1,65 @@
+"""What a step's kernels are shaped like: tiles of queries, splits of keys, sizes of recordings.
+
+Pure arithmetic over counts; refuses to know tensors, Triton, devices.  Source: the split heuristics of
+Flash-Decoding; capture sizes as in mini-sglang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+THIN_ROWS = 16  # the least a tensor core takes
+THICK_ROWS = 128
+THICK_ROWS_WIDE = 64  # heads past 128: the accumulator would not fit into registers
+SPLITS_MAX = 64
+PROGRAMS_A_PROCESSOR = 4  # wanted in flight, so that a wave's tail is short
+KEYS_MIN_FEW = 64  # of a part, while processors stand idle
+KEYS_MIN_MANY = 512  # otherwise a part must be worth its merge
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """At most `splits` parts, none with fewer than `keys_min` keys."""
+
+    splits: int
+    keys_min: int
+
+
+def thin_rows(group: int) -> int:
+    """Rows of a tile of decodes: all query heads of a key-value head."""
+    return max(THIN_ROWS, 1 << (group - 1).bit_length())
+
+
+def thick_rows(group: int, head_dim: int) -> int:
+    return max(THICK_ROWS if head_dim <= 128 else THICK_ROWS_WIDE, thin_rows(group))
+
+
+def tiles(counts: Sequence[tuple[int, int]], queries: int) -> tuple[list[int], list[int]]:
+    """(row, its new tokens) → the row and the first token of every tile of that many queries.  The
+    last tiles of a long row see the most keys; they come first, so that none is left at the end."""
+    rows: list[int] = []
+    firsts: list[int] = []
+    for row, count in counts:
+        at = range(0, count, queries)
+        rows.extend([row] * len(at))
+        firsts.extend(reversed(at))
+    return rows, firsts
+
+
+def split(programs: int, processors: int, context_tokens: int) -> Split:
+    """`programs`: tiles · key-value heads without a split; `context_tokens`: the most a row can have.
+    Never one part only where rows can be long: a batch of many short rows and one long one would wait
+    for it (vLLM issue 48076)."""
+    wanted = -(-PROGRAMS_A_PROCESSOR * processors // max(1, programs))
+    keys_min = KEYS_MIN_FEW if wanted > 4 else KEYS_MIN_MANY
+    useful = -(-context_tokens // keys_min)
+    splits = min(SPLITS_MAX, useful, max(4, wanted))
+    return Split(splits=1 << (splits.bit_length() - 1), keys_min=keys_min)
+
+
+def recorded_sizes(rows_max: int) -> tuple[int, ...]:
+    """Batches of decodes that get a recording, largest first: few below 16, then every 16th."""
+    sizes = {size for size in (1, 2, 4, 8) if size < rows_max}
+    sizes |= set(range(16, rows_max, 16)) | {rows_max}
+    return tuple(sorted(sizes, reverse=True))
