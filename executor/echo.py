@@ -4,6 +4,7 @@ last words included.
 
 What it says: the prompt's tokens without the special ones, then the first of `stop_token_ids`.
 Where there is none (`ignore_eos`), or before `min_tokens`, it starts over, up to `max_new_tokens`.
+A job with a grammar is refused: the echo could not keep it.
 Its tokenizer is bytes and two special tokens, in a document that `tokenizers` loads.
 
 Refuses to know: torch, HTTP.  Nothing here sleeps: a test's `gate` says when a token may come.
@@ -122,6 +123,9 @@ class EchoExecutor:
         if not job.prompt or len(job.prompt) + 1 > room:
             detail = f"a prompt of {len(job.prompt)} tokens and one more do not fit in {room}"
             turn.push(Ended(request=turn.request, cause=Cause.REFUSED, detail=detail))
+        elif job.grammar is not None:
+            detail = "the echo says the prompt back and cannot be constrained"
+            turn.push(Ended(request=turn.request, cause=Cause.GRAMMAR, detail=detail))
         else:
             self._waiting.append(mine)
             self._admit()

@@ -151,6 +151,15 @@ def fault(ended: Ended) -> ApiError:
             param="messages",
             code="context_length_exceeded",
         )
+    if ended.cause is Cause.GRAMMAR:
+        return invalid(
+            f"The answer's shape was not accepted: {ended.detail}.", code="invalid_grammar"
+        )
+    if ended.cause is Cause.GRAMMAR_BUDGET:
+        return invalid(
+            f"The answer's shape is too costly: {ended.detail}. Simplify it.",
+            code="grammar_too_costly",
+        )
     return unavailable(
         "The model stopped while this answer was running. Try again.", code="executor_lost"
     )

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from executor.contract import Cause, Ended, Sampling, Submit
+from executor.contract import Cause, Ended, Grammar, Sampling, Submit
 from gateway.errors import ApiError
 from gateway.middleware.wire import ClientGone
 from policies.facts import Meters, Principal
@@ -38,6 +38,7 @@ class Job:
     max_output_tokens: int | None
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
     service_class: str | None = None
 
     @property
@@ -66,6 +67,7 @@ class Job:
                 min_tokens=self.min_tokens,
                 stop_token_ids=self.stop_token_ids,
                 sampling=self.samplings[index % self.n],
+                grammar=self.grammar,
             )
 
 

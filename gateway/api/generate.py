@@ -25,6 +25,7 @@ from gateway.api.doorway import Doorway
 from gateway.api.headers import rate_headers
 from gateway.api.schema import Controls, model_of
 from gateway.api.sse import ChatStream, CompletionStream
+from gateway.api.structure import named
 from gateway.case import Case, Job
 from gateway.errors import ApiError, unavailable
 from gateway.guard import read_body
@@ -157,6 +158,7 @@ class Generate:
         except ApiError as why:
             if why.param == "messages":  # what a policy calls every prompt
                 why.param = self.family.prompt_param
+            named(why, controls.structure)
             why.headers = {**rate_headers(case.headroom), **why.headers}
             raise
         finished = [
@@ -196,6 +198,7 @@ def _job(
         max_output_tokens=controls.max_tokens,
         min_tokens=controls.min_tokens,
         stop_token_ids=controls.stop_ids(reading.card),
+        grammar=None if controls.structure is None else controls.structure.grammar,
     )
 
 
@@ -286,7 +289,7 @@ class StreamShape:
         return sse.preparing_comment(progress)
 
     def error(self, why: ApiError) -> bytes:
-        return sse.error_event(why)
+        return sse.error_event(named(why, self._controls.structure))
 
     def _open(self, index: int) -> bytes:
         if index in self._opened or not isinstance(self._wording, ChatStream):

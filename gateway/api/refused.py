@@ -16,7 +16,10 @@ from gateway.errors import ApiError, invalid
 
 _NOT_YET = "'{name}' is not supported here yet. Leave it out."
 _TOOLS = "Tools are not supported here yet: leave '{name}' out, an empty list included."
-_SCHEMA = "Constrained output is not supported here yet. Leave '{name}' out."
+_SCHEMA = (
+    "'{name}' is not a field here. For an answer of a given shape use response_format, or "
+    "structured_outputs with one of json, regex, choice and grammar."
+)
 _SCOPE = (
     "'{name}' is refused: what may be shared in the cache follows from your identity and rights, "
     "never from a value in a request. Leave it out."
@@ -57,7 +60,6 @@ _EVERYWHERE: _Table = {
         "json_schema",
         "regex",
         "structural_tag",
-        "structured_outputs",
     ),
     ((), _SCHEMA),
 )

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from executor.contract import ModelCard, Sampling
-from gateway.api.refused import unsupported
+from gateway.api.structure import ResponseFormat, Structure, StructuredOutputs, structure
 from gateway.errors import ApiError, invalid
 
 _INT32_MAX = 2**31 - 1
@@ -43,10 +43,6 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     x_status: bool | None = None
 
 
-class _ResponseFormat(msgspec.Struct, frozen=True):
-    type: str
-
-
 class CommonRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that both endpoints share.  Unknown ones are ignored."""
 
@@ -69,7 +65,8 @@ class CommonRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=STOP_IDS_MAX)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    response_format: _ResponseFormat | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     user: _Label | None = None
     safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
     prompt_cache_key: _Label | None = None
@@ -102,6 +99,7 @@ class Controls:
     skip_special_tokens: bool
     stops: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
+    structure: Structure | None
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -117,8 +115,9 @@ class Controls:
         return self.sampling.top_logprobs is not None
 
     def stop_ids(self, card: ModelCard) -> tuple[int, ...]:
-        """For `Submit.stop_token_ids` and `Reply`: ids that end generation and are not printed."""
-        eos = () if self.ignore_eos else card.eos_token_ids
+        """For `Submit.stop_token_ids` and `Reply`: ids that end generation and are not printed.
+        What has a shape ends where the shape does, whatever `ignore_eos` says."""
+        eos = () if self.ignore_eos and self.structure is None else card.eos_token_ids
         return tuple(dict.fromkeys((*eos, *self.stop_token_ids)))
 
     def sampling_for(self, choice: int, drawn_seed: int) -> Sampling:
@@ -211,7 +210,6 @@ def controls(
     min_tokens = request.min_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise invalid("min_tokens: must not be above max_tokens.", param="min_tokens")
-    _text_only(request.response_format)
     options = request.stream_options or StreamOptions()
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
     for stop in stops:
@@ -230,6 +228,7 @@ def controls(
         skip_special_tokens=request.skip_special_tokens is not False,
         stops=stops,
         stop_token_ids=stop_token_ids,
+        structure=structure(request.response_format, request.structured_outputs),
         stream=bool(request.stream),
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
@@ -282,19 +281,6 @@ def _logit_bias(bias: Mapping[str, Any], vocab_size: int) -> tuple[tuple[int, fl
             param="logit_bias",
         )
     return tuple(good)
-
-
-def _text_only(form: _ResponseFormat | None) -> None:
-    if form is None or form.type == "text":
-        return
-    if form.type in {"json_object", "json_schema"}:
-        raise unsupported(
-            f"response_format: {form.type} is not supported here yet. Use text, or leave it out.",
-            param="response_format",
-        )
-    raise invalid(
-        "response_format.type: expected text, json_object or json_schema.", param="response_format"
-    )
 
 
 def _not_in_vocabulary(param: str, token: int, vocab_size: int) -> ApiError:
