@@ -177,6 +177,23 @@ def gguf_tensors(
     return found
 
 
+def tokenizer_keys() -> dict[str, Any]:
+    """Our tiny tokenizer as GGUF metadata."""
+    document = msgspec.json.decode(tiny_tokenizer().to_str())
+    vocab: dict[str, int] = document["model"]["vocab"]
+    tokens = sorted(vocab, key=lambda token: vocab[token])
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3 if token in SPECIALS else 1 for token in tokens],
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in document["model"]["merges"]],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.chat_template": TEMPLATE,
+    }
+
+
 def write_tiny_gguf(
     path: Path,
     *,
@@ -188,29 +205,22 @@ def write_tiny_gguf(
     """The same model as `write_tiny_llama` with a default rope, as GGUF.  `metadata` overrides keys
     (None drops one); `kinds` gives tensors a quantised type."""
     config = tiny_config(rope_parameters={"rope_theta": 10_000.0}, **changes)
-    document = msgspec.json.decode(tiny_tokenizer().to_str())
-    vocab: dict[str, int] = document["model"]["vocab"]
-    tokens = sorted(vocab, key=lambda token: vocab[token])
-    keys: dict[str, Any] = {
-        "llama.block_count": config["num_hidden_layers"],
-        "llama.context_length": config["max_position_embeddings"],
-        "llama.embedding_length": config["hidden_size"],
-        "llama.feed_forward_length": config["intermediate_size"],
-        "llama.attention.head_count": config["num_attention_heads"],
-        "llama.attention.head_count_kv": config["num_key_value_heads"],
-        "llama.attention.key_length": config["head_dim"],
-        "llama.attention.value_length": config["head_dim"],
-        "llama.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        "llama.rope.freq_base": 10_000.0,
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [3 if token in SPECIALS else 1 for token in tokens],
-        "tokenizer.ggml.merges": [" ".join(pair) for pair in document["model"]["merges"]],
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.chat_template": TEMPLATE,
-    } | (metadata or {})
+    keys: dict[str, Any] = (
+        {
+            "llama.block_count": config["num_hidden_layers"],
+            "llama.context_length": config["max_position_embeddings"],
+            "llama.embedding_length": config["hidden_size"],
+            "llama.feed_forward_length": config["intermediate_size"],
+            "llama.attention.head_count": config["num_attention_heads"],
+            "llama.attention.head_count_kv": config["num_key_value_heads"],
+            "llama.attention.key_length": config["head_dim"],
+            "llama.attention.value_length": config["head_dim"],
+            "llama.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+            "llama.rope.freq_base": 10_000.0,
+        }
+        | tokenizer_keys()
+        | (metadata or {})
+    )
     writer = gguf.GGUFWriter(path, keys.pop("general.architecture", "llama"))
     for key, value in keys.items():
         if isinstance(value, str):
