@@ -18,6 +18,7 @@ from .merge import merge
 from .places import Places, Tiles
 
 LOG2_E = 1.4426950408889634
+STAGES = 6  # two tiles of keys on their way; looking their blocks up first takes the others
 
 
 @jit()
@@ -168,9 +169,7 @@ def shape(tile_rows: int, block_dim: int, itemsize: int) -> tuple[int, int, int]
     """Keys of a tile, warps, stages of the loads' pipeline.  Thin tiles wait for memory: what is in
     flight counts; thick ones for the tensor cores: their accumulator takes the registers."""
     keys = max(16, min(64, 64 * 256 // (block_dim * itemsize)))
-    if tile_rows <= 32:
-        return keys, 4, 4  # of which one goes to looking the blocks up
-    return keys, 4 if tile_rows <= 64 else 8, 3
+    return keys, 8 if tile_rows > 64 else 4, STAGES
 
 
 def attend(

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+BLOCK_TOKENS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 THIN_ROWS = 16  # the least a tensor core takes
 THICK_ROWS = 128
 THICK_ROWS_WIDE = 64  # heads past 128: the accumulator would not fit into registers
-SPLITS_MAX = 64
+SPLITS_MIN, SPLITS_MAX = 4, 64
+THICK_SPLITS = 8
+THIN_TILES_MAX = 2  # a row of more new tokens than fill so many thin tiles gets thick ones
 PROGRAMS_A_PROCESSOR = 4  # wanted in flight, so that a wave's tail is short
 KEYS_MIN_FEW = 64  # of a part, while processors stand idle
 KEYS_MIN_MANY = 512  # otherwise a part must be worth its merge
@@ -47,15 +49,20 @@ def tiles(counts: Sequence[tuple[int, int]], queries: int) -> tuple[list[int], l
     return rows, firsts
 
 
-def split(programs: int, processors: int, context_tokens: int) -> Split:
-    """`programs`: tiles · key-value heads without a split; `context_tokens`: the most a row can have.
-    Never one part only where rows can be long: a batch of many short rows and one long one would wait
-    for it (vLLM issue 48076)."""
-    wanted = -(-PROGRAMS_A_PROCESSOR * processors // max(1, programs))
-    keys_min = KEYS_MIN_FEW if wanted > 4 else KEYS_MIN_MANY
+def split_thin(tiles: int, kv_heads: int, processors: int, context_tokens: int) -> Split:
+    """For decodes; `context_tokens`: the most a row can have.  One part only where no row can be long:
+    a batch of many short rows and one long one would wait for it (vLLM issue 48076)."""
+    wanted = -(-PROGRAMS_A_PROCESSOR * processors // max(1, tiles * kv_heads))
+    keys_min = KEYS_MIN_FEW if wanted > SPLITS_MIN else KEYS_MIN_MANY
     useful = -(-context_tokens // keys_min)
-    splits = min(SPLITS_MAX, useful, max(4, wanted))
+    splits = min(SPLITS_MAX, useful, max(SPLITS_MIN, wanted))
     return Split(splits=1 << (splits.bit_length() - 1), keys_min=keys_min)
+
+
+def split_thick(tiles: int, kv_heads: int, processors: int, context_tokens: int) -> Split:
+    """For chunks: split where half the processors would stand idle, as the end of a long prompt does."""
+    idle = 2 * tiles * kv_heads <= processors and context_tokens > KEYS_MIN_MANY
+    return Split(splits=THICK_SPLITS if idle else 1, keys_min=KEYS_MIN_MANY)
 
 
 def recorded_sizes(rows_max: int) -> tuple[int, ...]:
@@ -63,3 +70,8 @@ def recorded_sizes(rows_max: int) -> tuple[int, ...]:
     sizes = {size for size in (1, 2, 4, 8) if size < rows_max}
     sizes |= set(range(16, rows_max, 16)) | {rows_max}
     return tuple(sorted(sizes, reverse=True))
+
+
+def recorded(rows: int, sizes: Sequence[int]) -> int | None:
+    """The smallest of `sizes` that holds so many rows."""
+    return min((size for size in sizes if size >= rows), default=None)
