@@ -110,7 +110,7 @@ def _base(keys: _Keys, vocab_size: int, tensors: Collection[str]) -> ModelConfig
 def _rope(keys: _Keys, context_tokens: int, *, divisors: bool) -> Rope:
     factor = keys.real("rope.scaling.factor", keys.real("rope.scale_linear", 1.0))
     name = keys.get("rope.scaling.type") or ("linear" if factor != 1.0 else "none")
-    if name not in {"none", "linear", "yarn"}:
+    if name not in ("none", "linear", "yarn"):  # a tuple: the file's value may be unhashable
         raise ModelError(f"rope kind {name!r:.40} is not supported; expected none, linear or yarn")
     plain = Rope(theta=keys.real("rope.freq_base", 10_000.0))
     if divisors:

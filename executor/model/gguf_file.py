@@ -28,6 +28,12 @@ TENSORS_MAX = 1 << 16
 ELEMENTS_MAX = 1 << 22  # of all metadata arrays together
 DIMENSIONS_MAX = 4
 ALIGNMENT_MAX = 1 << 20
+CHUNK_ELEMENTS = 1 << 22
+_F = GGMLQuantizationType
+READABLE = frozenset(
+    {_F.F32, _F.F16, _F.BF16, _F.Q8_0, _F.Q4_0, _F.Q4_1, _F.Q5_0, _F.Q5_1}
+    | {_F.Q2_K, _F.Q3_K, _F.Q4_K, _F.Q5_K, _F.Q6_K}
+)
 
 _SCALARS: Mapping[int, struct.Struct] = {
     GGUFValueType.UINT8: struct.Struct("<B"),
@@ -62,21 +68,30 @@ class GgufFile:
     tensors: Mapping[str, TensorInfo]
 
     def array(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Tensor `name` in float32.  ModelError for a type that the library cannot dequantise."""
+        """Tensor `name` in float32.  ModelError for a type that is not in READABLE."""
         info = self.tensors[name]
+        self.check_type(name)
         raw = np.asarray(np.memmap(self.path, np.uint8, "r", info.at, (info.size,)))
-        rows = raw.reshape(*info.shape[:-1], -1)
-        if info.kind is GGMLQuantizationType.F32:
-            return rows.view("<f4").astype(np.float32)
-        if info.kind is GGMLQuantizationType.F16:
-            return rows.view("<f2").astype(np.float32)
-        try:
-            return dequantize(rows, info.kind).astype(np.float32, copy=False).reshape(info.shape)
-        except NotImplementedError as why:
+        rows = raw.reshape(math.prod(info.shape[:-1]), -1)
+        found = np.empty((len(rows), info.shape[-1]), np.float32)
+        step = max(1, CHUNK_ELEMENTS // info.shape[-1])
+        for at in range(0, len(rows), step):  # dequantising takes several times what it gives
+            part = rows[at : at + step]
+            if info.kind is GGMLQuantizationType.F32:
+                found[at : at + step] = part.view("<f4")
+            elif info.kind is GGMLQuantizationType.F16:
+                found[at : at + step] = part.view("<f2")
+            else:
+                found[at : at + step] = dequantize(part, info.kind)
+        return found.reshape(info.shape)
+
+    def check_type(self, name: str) -> None:
+        kind = self.tensors[name].kind
+        if kind not in READABLE:
             raise ModelError(
-                f"tensor {name!r:.80} is quantised as {info.kind.name}, which cannot be read;"
+                f"tensor {name!r:.80} is of type {kind.name}, which cannot be read;"
                 " use Q4_1, Q8_0, F16 or another common type"
-            ) from why
+            )
 
     def raw(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """A copy of tensor `name` as stored: its shape, the last dimension in bytes."""
@@ -191,6 +206,11 @@ def _parse(path: Path, data: mmap.mmap) -> GgufFile:
                 f"tensor {name!r:.80} lies beyond the end of {path.name}: truncated; fetch it anew"
             )
         tensors[name] = TensorInfo(shape, kind, start + offset, size)
+    end = start
+    for name, info in sorted(tensors.items(), key=lambda pair: pair[1].at):
+        if info.at < end:
+            raise ModelError(f"the GGUF file is damaged: tensor {name!r:.80} overlaps another")
+        end = info.at + info.size
     return GgufFile(path, metadata, tensors)
 
 

@@ -73,7 +73,9 @@ class GgufSource:
 
     def check(self, name: str, shape: tuple[int, ...]) -> str:
         """Its name in the file.  ModelError as `read`, without reading."""
-        return self._found(name, shape)[0]
+        theirs = self._found(name, shape)[0]
+        self.file.check_type(theirs)
+        return theirs
 
     def _found(self, name: str, shape: tuple[int, ...]) -> tuple[str, GGMLQuantizationType]:
         theirs = gguf_name(name, after_norms=self.config.after_norms)
@@ -127,6 +129,10 @@ def gguf_name(name: str, *, after_norms: bool) -> str:
 def open_gguf_source(path: Path) -> GgufSource:
     """Header, metadata and tensor table checked whole; no weight is read."""
     file = open_gguf(path)
+    if (parts := file.metadata.get("split.count", 0)) and parts != 1:
+        raise ModelError(
+            f"{path.name} is one of {parts!r:.20} parts; merge them (llama-gguf-split --merge)"
+        )
     table = file.tensors.get("token_embd.weight")
     found = from_gguf(file.metadata, table.shape[0] if table is not None else 0, file.tensors)
     source = GgufSource(file, found.config, tokenizer_card(file.metadata), found.interleaved)

@@ -8,6 +8,7 @@ Refuses to know: architectures.  Source: the safetensors format; the hub cache's
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,8 @@ def read_file(path: Path) -> bytes:
     _check_place(path)
     try:
         with path.open("rb") as file:
-            found = file.read(JSON_BYTES_MAX + 1)
+            size = os.fstat(file.fileno()).st_size
+            found = file.read(min(size, JSON_BYTES_MAX) + 1)  # a buffer of that size is taken
     except OSError as why:
         raise ModelError(
             f"the model directory has no readable {path.name}; expected config.json,"
