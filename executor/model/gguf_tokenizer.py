@@ -1,9 +1,8 @@
 """Build a Hugging Face `tokenizers` document from GGUF metadata, so that one tokenizer library serves
 every kind of model file.
 
-Byte-level BPE ("gpt2") only.  SentencePiece vocabularies ("llama") are refused: their scores do not
-determine the merges of the original tokenizer in all cases, and a tokenizer that is almost right is a
-wrong answer nobody notices; the same model's Hugging Face directory carries the true one.
+Byte-level BPE ("gpt2") here, SentencePiece ("llama") in `gguf_sentencepiece`; others are refused by
+name, and so is a pre-tokenizer that is not in the table: the Hugging Face directory has the true one.
 Source: the pre-tokenizer table of llama.cpp's vocabulary, written as `tokenizers` components.
 """
 
@@ -16,9 +15,8 @@ import msgspec
 from tokenizers import Tokenizer
 
 from .errors import ModelError
+from .gguf_sentencepiece import ADVICE, Piece, sentencepiece_parts
 from .source import END_NAMES, TEMPLATE_BYTES_MAX, TokenizerCard
-
-CONTROL, USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -45,18 +43,36 @@ def _byte_level(*, use_regex: bool) -> dict[str, Any]:
     }
 
 
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
 _DIGITS = ({"type": "Digits", "individual_digits": True}, _byte_level(use_regex=True))
 _GPT2 = (_byte_level(use_regex=True),)
+_THREE_DIGITS = (_split(_LLAMA3), _byte_level(use_regex=False))
+_ONE_DIGIT = (_split(_QWEN2), _byte_level(use_regex=False))
 _PRE_TOKENIZERS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "smollm": _DIGITS,
     "starcoder": _DIGITS,
     "gpt-2": _GPT2,
     "gpt2": _GPT2,
-    "llama-bpe": (_split(_LLAMA3), _byte_level(use_regex=False)),
-    "llama3": (_split(_LLAMA3), _byte_level(use_regex=False)),
+    "refact": _DIGITS,  # Granite
+    "llama-bpe": _THREE_DIGITS,
+    "llama3": _THREE_DIGITS,
+    "smaug-bpe": _THREE_DIGITS,  # SmolLM3
+    "qwen2": _ONE_DIGIT,
+    "deepseek-r1-qwen": _ONE_DIGIT,
+    "tekken": (_split(_TEKKEN), _byte_level(use_regex=False)),  # Mistral Nemo and later
     "default": (*map(_split, _DEFAULT), _byte_level(use_regex=False)),
 }
-_IGNORE_MERGES = frozenset({"llama-bpe", "llama3"})  # a word that is a token needs no merges
+_IGNORE_MERGES = frozenset({"llama-bpe", "llama3", "smaug-bpe", "tekken"})
+"""Where a word that is a token needs no merges: vocabularies made by tiktoken."""
+
+_COMPOSED = frozenset({"qwen2", "deepseek-r1-qwen"})  # characters are composed (NFC) before
+_MODELS = ("gpt2", "llama")
 
 
 def tokenizer_card(metadata: Mapping[str, Any]) -> TokenizerCard:
@@ -65,7 +81,7 @@ def tokenizer_card(metadata: Mapping[str, Any]) -> TokenizerCard:
     if len(ids) != len(tokens):
         raise ModelError("the GGUF vocabulary names a token twice; convert the model anew")
     document = _document(metadata, ids, kinds)
-    special = tuple(at for at, kind in enumerate(kinds) if kind == CONTROL)
+    special = tuple(at for at, kind in enumerate(kinds) if kind == Piece.CONTROL)
     bos = _token_id(metadata, "bos", len(tokens))
     ends = {_token_id(metadata, name, len(tokens)) for name in ("eos", "eot", "eom")}
     ends |= {ids[name] for name in END_NAMES if name in ids and ids[name] in set(special)}
@@ -80,16 +96,22 @@ def tokenizer_card(metadata: Mapping[str, Any]) -> TokenizerCard:
         bos_id=bos,
         eos_ids=tuple(sorted(end for end in ends if end is not None)),
         special_ids=special,
-        add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", False)) and bos is not None,
+        add_bos=_adds_bos(metadata) and bos is not None,
     )
+
+
+def _adds_bos(metadata: Mapping[str, Any]) -> bool:
+    """Where the file does not say: SentencePiece's models were all trained with it."""
+    default = metadata.get("tokenizer.ggml.model") == "llama"
+    return bool(metadata.get("tokenizer.ggml.add_bos_token", default))
 
 
 def _vocabulary(metadata: Mapping[str, Any]) -> tuple[list[str], list[int]]:
     model = metadata.get("tokenizer.ggml.model")
-    if model != "gpt2":
+    if model not in _MODELS:  # a tuple: the value may be unhashable
         raise ModelError(
-            f"GGUF tokenizer {model!r:.40} is not supported, only byte-level BPE ('gpt2');"
-            " serve the model's Hugging Face directory instead"
+            f"GGUF tokenizer {model!r:.40} is not supported, only byte-level BPE ('gpt2') and"
+            f" SentencePiece's ('llama'){ADVICE}"
         )
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
@@ -110,6 +132,41 @@ def _token_id(metadata: Mapping[str, Any], name: str, vocab_size: int) -> int | 
 
 
 def _document(metadata: Mapping[str, Any], ids: dict[str, int], kinds: list[int]) -> bytes:
+    tokens = list(ids)
+    if metadata.get("tokenizer.ggml.model") == "llama":
+        parts = sentencepiece_parts(metadata, tokens, kinds)
+    else:
+        parts = _byte_level_parts(metadata, ids)
+    added = [
+        {
+            "id": at,
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": kinds[at] == Piece.CONTROL,
+        }
+        for token, at in ids.items()
+        if kinds[at] in {Piece.CONTROL, Piece.USER_DEFINED}
+    ]
+    rest = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "post_processor": None,
+    }
+    document = msgspec.json.encode(rest | parts)
+    try:
+        Tokenizer.from_str(document.decode())
+    except Exception as why:  # tokenizers raises bare Exception
+        raise ModelError(f"the GGUF tokenizer cannot be built: {why!s:.200}") from why
+    return document
+
+
+def _byte_level_parts(metadata: Mapping[str, Any], ids: dict[str, int]) -> dict[str, Any]:
+    """normalizer, pre_tokenizer, decoder and model of the document."""
     name = metadata.get("tokenizer.ggml.pre", "default")
     steps = _PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
     if steps is None:
@@ -122,45 +179,20 @@ def _document(metadata: Mapping[str, Any], ids: dict[str, int], kinds: list[int]
         isinstance(merge, str) and merge.count(" ") == 1 for merge in merges
     ):
         raise ModelError("the GGUF file has no usable merges (tokenizer.ggml.merges)")
-    added = [
-        {
-            "id": at,
-            "content": token,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": kinds[at] == CONTROL,
-        }
-        for token, at in ids.items()
-        if kinds[at] in {CONTROL, USER_DEFINED}
-    ]
-    document = msgspec.json.encode(
-        {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": added,
-            "normalizer": None,
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
-            "post_processor": None,
-            "decoder": _byte_level(use_regex=True),
-            "model": {
-                "type": "BPE",
-                "dropout": None,
-                "unk_token": None,
-                "continuing_subword_prefix": None,
-                "end_of_word_suffix": None,
-                "fuse_unk": False,
-                "byte_fallback": False,
-                "ignore_merges": name in _IGNORE_MERGES,
-                "vocab": ids,
-                "merges": [merge.split(" ") for merge in merges],
-            },
-        }
-    )
-    try:
-        Tokenizer.from_str(document.decode())
-    except Exception as why:  # tokenizers raises bare Exception
-        raise ModelError(f"the GGUF tokenizer cannot be built: {why!s:.200}") from why
-    return document
+    return {
+        "normalizer": {"type": "NFC"} if name in _COMPOSED else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+        "decoder": _byte_level(use_regex=True),
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": name in _IGNORE_MERGES,
+            "vocab": ids,
+            "merges": [merge.split(" ") for merge in merges],
+        },
+    }

@@ -91,12 +91,36 @@ def test_special_tokens_are_added_as_special(good: Path) -> None:
     assert all(token["special"] and not token["normalized"] for token in document["added_tokens"])
 
 
-@pytest.mark.parametrize("pre", ("gpt-2", "llama-bpe", "default"))
+@pytest.mark.parametrize(
+    "pre", ("gpt-2", "llama-bpe", "smaug-bpe", "qwen2", "tekken", "refact", "default")
+)
 def test_each_pre_tokenizer_builds_and_loses_nothing(tmp_path: Path, pre: str) -> None:
     path = write_tiny_gguf(tmp_path / "m.gguf", metadata={"tokenizer.ggml.pre": pre})
     built = Tokenizer.from_str(open_gguf_source(path).tokenizer.document.decode())
     for text in ("Hello, it's 2026!\n\n  x = 12345", "ça va ? 水"):
         assert built.decode(built.encode(text).ids) == text
+
+
+@pytest.mark.parametrize(
+    ("pre", "words"),
+    (
+        ("llama-bpe", ["HelloWorld", "'s", "Ġ", "123", "45", "a", "/Ċ"]),
+        ("qwen2", ["HelloWorld", "'s", "Ġ", "1", "2", "3", "4", "5", "a", "/Ċ"]),
+        ("tekken", ["Hello", "World", "'s", "Ġ", "1", "2", "3", "4", "5", "a", "/Ċ"]),
+        ("refact", ["HelloWorld", "'s", "Ġ", "1", "2", "3", "4", "5", "a", "/", "Ċ"]),
+    ),
+)
+def test_words_are_parted_where_their_makers_part_them(
+    tmp_path: Path, pre: str, words: list[str]
+) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf", metadata={"tokenizer.ggml.pre": pre})
+    built = Tokenizer.from_str(open_gguf_source(path).tokenizer.document.decode())
+    assert built.pre_tokenizer is not None
+    assert [
+        word for word, _ in built.pre_tokenizer.pre_tokenize_str("HelloWorld's 12345a/\n")
+    ] == words
+    composed = built.encode("e\u0301").ids == built.encode("\u00e9").ids
+    assert composed == (pre == "qwen2")
 
 
 def test_blocks_are_what_read_gives_before_they_are_unpacked(tmp_path: Path) -> None:
@@ -139,7 +163,7 @@ def test_blocks_with_a_scale_that_is_no_number_are_refused(tmp_path: Path) -> No
     (
         ({"general.architecture": "phi3"}, "architecture 'phi3' is not supported"),
         ({"tokenizer.ggml.model": "llama"}, "Hugging Face directory"),
-        ({"tokenizer.ggml.pre": "tekken"}, "pre-tokenizer 'tekken'"),
+        ({"tokenizer.ggml.pre": "viking"}, "pre-tokenizer 'viking'"),
         ({"tokenizer.ggml.tokens": None}, "no vocabulary"),
         ({"tokenizer.ggml.merges": ["a"]}, "merges"),
         ({"tokenizer.ggml.merges": ["zz yy"]}, "cannot be built"),
