@@ -80,7 +80,19 @@ class Backend(Protocol[S]):
         """Lay out one layer's weights; the originals may go."""
         ...
 
-    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear: ...
+    def head(self, weight: Tensor) -> Linear:
+        """(vocab_size, hidden) → the last linear; its results may be float32."""
+        ...
+
+    @property
+    def wants_blocks(self) -> bool:
+        """Whether `layer` has a use for the 4-bit blocks of a file beside its weights."""
+        ...
+
+    def warm(self, decode: Callable[[int], None]) -> None:
+        """Measure and compile whatever there is, before anybody waits for it.  `decode` runs a step of
+        so many rows of one token each."""
+        ...
 
     def step(self, batch: Batch) -> S: ...
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import structlog
 import torch
 
 from executor.backend import Backend, Layer, S
@@ -19,6 +21,8 @@ from executor.contract import ModelCard
 from executor.cpu import machine
 from executor.cpu.kv import BLOCK_TOKENS, make_kv
 from executor.cpu.linear import can_pack
+from executor.cpu.native.build import Absent, library
+from executor.cpu.native.ops import make_native_ops, unsupported
 from executor.cpu.plan import Shape
 from executor.cpu.torch_ops import TorchOps
 from executor.decoder import Decoder
@@ -30,12 +34,14 @@ from executor.model.weights import OuterWeights, layer_weights, outer_weights
 
 __all__ = ["ModelError", "Progress", "load"]
 
+_log = structlog.get_logger()
+
 Progress = Callable[[str, float | None], None]
 
 KV_BYTES_DEFAULT = 1 << 30
 KV_SEQUENCES_MAX = 64  # by default no more than this many full contexts
 MEMORY_MARGIN = 1.1
-WARM_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128)
+WARM_TOKENS = 128
 
 
 def _silent(stage: str, fraction: float | None) -> None:
@@ -124,26 +130,41 @@ def _place(
     with torch.inference_mode():
         outer = outer_weights(source, dtype)
         blocks = _kv_blocks(config, dtype, context, kv_bytes)
-        ops = TorchOps(
-            config=config,
-            shape=Shape(
-                kv_heads=config.kv_heads,
-                group=config.heads // config.kv_heads,
-                dtype=dtype,
-                frequencies=tuple(
-                    frequencies(rope, config.head_dim, outer.rope_divisors) for rope in config.ropes
-                ),
-                attention_factors=tuple(rope.attention_factor for rope in config.ropes),
-                windows=tuple({config.kind(layer).window for layer in range(config.layers)}),
-                invariant=numerics == "invariant",
-            ),
-            embedding=outer.embedding,
-            kv=make_kv(config.layers, config.kv_heads, config.head_dim, blocks, dtype),
-            pack=can_pack(dtype),
-        )
+        ops = _cpu_ops(config, outer, dtype, numerics, blocks)
         runner = _built(source, ops, outer, dtype, min(context, blocks * BLOCK_TOKENS), progress)
     _warm(runner, progress)
     return _card(source, runner, numerics, dtype), runner
+
+
+def _cpu_ops(
+    config: ModelConfig, outer: OuterWeights, dtype: torch.dtype, numerics: str, blocks: int
+) -> Backend[Any]:
+    """Native where the numerics allow it and the machine can."""
+    each = tuple(frequencies(rope, config.head_dim, outer.rope_divisors) for rope in config.ropes)
+    if numerics == "fast" and dtype is torch.bfloat16:
+        kernels = library()
+        why = kernels.reason if isinstance(kernels, Absent) else unsupported(config)
+        if not isinstance(kernels, Absent) and why is None:
+            threads = torch.get_num_threads()
+            return make_native_ops(
+                config, kernels, outer.embedding, each, kv_blocks=blocks, threads=threads
+            )
+        _log.warning("native_kernels_absent", reason=why)
+    return TorchOps(
+        config=config,
+        shape=Shape(
+            kv_heads=config.kv_heads,
+            group=config.heads // config.kv_heads,
+            dtype=dtype,
+            frequencies=each,
+            attention_factors=tuple(rope.attention_factor for rope in config.ropes),
+            windows=tuple({config.kind(layer).window for layer in range(config.layers)}),
+            invariant=numerics == "invariant",
+        ),
+        embedding=outer.embedding,
+        kv=make_kv(config.layers, config.kv_heads, config.head_dim, blocks, dtype),
+        pack=can_pack(dtype),
+    )
 
 
 def _built(
@@ -156,7 +177,7 @@ def _built(
 ) -> Decoder[S]:
     """Layer by layer, so that the original weights go as their copies come."""
     layers: list[Layer] = []
-    for weights in layer_weights(source, dtype):
+    for weights in layer_weights(source, dtype, blocks=ops.wants_blocks):
         layers.append(ops.layer(len(layers), weights))
         progress("reading model", len(layers) / source.config.layers)
     return Decoder(
@@ -164,7 +185,7 @@ def _built(
         backend=ops,
         layers=tuple(layers),
         norm=outer.norm,
-        head=ops.linear(outer.head),
+        head=ops.head(outer.head),
         context_tokens=context,
     )
 
@@ -194,16 +215,18 @@ def _kv_blocks(config: ModelConfig, dtype: torch.dtype, context: int, wanted: in
     return wanted // each
 
 
-def _warm(runner: Runner, progress: Progress) -> None:
-    """Build the kernels of the usual shapes before anybody waits for them."""
-    block = list(range(min(runner.kv_blocks, WARM_TOKENS[-1] // BLOCK_TOKENS)))
-    for done, count in enumerate(WARM_TOKENS):
-        progress("warming up", done / len(WARM_TOKENS))
-        fits = min(count, len(block) * BLOCK_TOKENS, runner.context_tokens)
-        rows = [Row(tokens=[0] * fits, start=0, blocks=block, wants_logits=True)]
-        if count <= 32:  # as many decodes as a prompt of that length
-            rows = [Row(tokens=[0], start=0, blocks=block, wants_logits=True)] * count
-        runner.run(Batch(rows))
+def _warm(runner: Decoder[S], progress: Progress) -> None:
+    """Measure, build and fill what the first requests would otherwise wait for."""
+    progress("warming up", 0.0)
+    block = list(range(min(runner.kv_blocks, WARM_TOKENS // BLOCK_TOKENS)))
+
+    def decode(rows: int) -> None:
+        runner.run(Batch([Row(tokens=[0], start=0, blocks=block, wants_logits=True)] * rows))
+
+    runner.backend.warm(decode)
+    progress("warming up", 0.5)
+    fits = min(WARM_TOKENS, len(block) * BLOCK_TOKENS, runner.context_tokens)
+    runner.run(Batch([Row(tokens=[0] * fits, start=0, blocks=block, wants_logits=True)]))
     runner.zero_blocks(block)
 
 

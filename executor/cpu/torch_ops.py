@@ -46,6 +46,18 @@ class TorchOps:
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         return make_linear(weight, bias, pack=self.pack, invariant=self.shape.invariant)
 
+    def head(self, weight: Tensor) -> Linear:
+        return self.linear(weight)
+
+    @property
+    def wants_blocks(self) -> bool:
+        return False
+
+    def warm(self, decode: Callable[[int], None]) -> None:
+        """The kernels of usual shapes are built when they are first met."""
+        for rows in (1, 2, 4, 8, 16, 32):
+            decode(rows)
+
     def layer(self, number: int, weights: LayerWeights) -> Layer:
         weights = _interleaved(weights, self.config)
         return Layer(

@@ -1,0 +1,240 @@
+// y = x·Wᵀ (+ bias) over weights laid out once, in strips of 32 output columns.
+//
+//   bf16   [strip][k / 2][32 columns][2]                                        2 bytes a weight
+//   int4   [strip][k / 32][8 × 64 bytes of nibbles, 32 scales, 32 offsets]      0.625 bytes a weight
+//
+// int4 is exact for GGUF's Q4_0 and Q4_1: w = d·q + m in blocks of 32, so a block adds
+// d·Σ q·x + m·Σ x, where q and x are bf16 without rounding and all sums are float32.  Four nibbles
+// of a 16-bit word belong to two pairs of k and two halves of the strip; a shift and one permutation
+// of a table turn 32 of them into bf16 (the table is doubled, so the fifth index bit may be dirt).
+#include "pool.hpp"
+#include "vector.hpp"
+
+using namespace lockgate;
+
+namespace {
+
+constexpr long kQuant = 32;                                  // weights a block
+constexpr long kNibbleBytes = kQuant * kColumns / 2;
+constexpr long kBlockBytes = kNibbleBytes + 2 * 2 * kColumns;
+constexpr long kCacheBytes = 384 << 10;                      // of x, beside a strip in the L2 cache
+
+struct Out {
+    void* data;
+    long columns;
+    bool wide;  // float32
+    const float* bias;
+
+    void store(long row, long column, __m512 left, __m512 right) const {
+        for (int half = 0; half < 2; ++half, column += 16) {
+            if (column >= columns) return;
+            const long left_over = columns - column;
+            const __mmask16 mask = left_over >= 16 ? 0xffff : (__mmask16)((1u << left_over) - 1);
+            __m512 value = half ? right : left;
+            if (bias) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, bias + column));
+            if (wide)
+                _mm512_mask_storeu_ps((float*)data + row * columns + column, mask, value);
+            else
+                _mm256_mask_storeu_epi16((bf16*)data + row * columns + column, mask,
+                                         (__m256i)_mm512_cvtneps_pbh(value));
+        }
+    }
+};
+
+struct Plain {
+    const bf16* x;
+    long k;
+    const bf16* strip;
+    long column;
+    const Out& out;
+
+    template <int R>
+    void run(long first) {
+        __m512 sums[R][2];
+        for (int r = 0; r < R; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
+        tile<R>(x + first * k, k, strip, 2 * kColumns, k / 2, sums);
+        for (int r = 0; r < R; ++r) out.store(row + first + r, column, sums[r][0], sums[r][1]);
+    }
+
+    long row;  // of the first of x
+};
+
+inline __m512i bf16_of_nibbles() {
+    alignas(64) static const uint16_t table[32] = {
+        0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
+        0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170,
+        0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
+        0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170};
+    return _mm512_load_si512(table);
+}
+
+inline __m512 half_floats(const uint8_t* at) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)at));
+}
+
+// Rows of x against one strip, 16 columns at a time: a vector of nibbles is expanded in a register,
+// used for all rows and forgotten.  `Chains` sums a row hide the latency of the product where the
+// rows alone do not.
+struct Quantised {
+    const bf16* x;
+    long k;
+    const float* sums_of_x;
+    long blocks;
+    const uint8_t* strip;
+    long column;
+    const Out& out;
+    long row;  // of the first of x
+
+    template <int R>
+    void run(long first) {
+        constexpr int Chains = R == 1 ? 8 : R <= 3 ? 4 : R <= 6 ? 2 : 1;
+        const __m512i table = bf16_of_nibbles();
+        alignas(64) float left[R][16];
+        for (int half = 0; half < 2; ++half) {
+            __m512 total[R];
+            for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
+            const uint8_t* at = strip;
+            for (long block = 0; block < blocks; ++block, at += kBlockBytes) {
+                __m512 sums[R][Chains];
+                for (int r = 0; r < R; ++r)
+                    for (int c = 0; c < Chains; ++c) sums[r][c] = _mm512_setzero_ps();
+                const bf16* mine = x + first * k + block * kQuant;
+#pragma GCC unroll 8
+                for (int v = 0; v < 8; ++v) {
+                    const __m512i words =
+                        _mm512_srl_epi16(_mm512_loadu_si512(at + 64 * v), _mm_cvtsi32_si128(4 * half));
+#pragma GCC unroll 2
+                    for (int j = 0; j < 2; ++j) {
+                        const __m512i index = j ? _mm512_srli_epi16(words, 8) : words;
+                        const __m512bh q = (__m512bh)_mm512_permutexvar_epi16(index, table);
+                        const int pair = 2 * v + j;
+#pragma GCC unroll 12
+                        for (int r = 0; r < R; ++r) {
+                            __m512& sum = sums[r][pair % Chains];
+                            sum = _mm512_dpbf16_ps(sum, spread_pair(mine + r * k + 2 * pair), q);
+                        }
+                    }
+                }
+                const __m512 d = half_floats(at + kNibbleBytes + 32 * half);
+                const __m512 m = half_floats(at + kNibbleBytes + 64 + 32 * half);
+                for (int r = 0; r < R; ++r) {
+                    __m512 sum = sums[r][0];
+                    for (int c = 1; c < Chains; ++c) sum = _mm512_add_ps(sum, sums[r][c]);
+                    const __m512 offset = _mm512_set1_ps(sums_of_x[(first + r) * blocks + block]);
+                    total[r] = _mm512_fmadd_ps(m, offset, _mm512_fmadd_ps(d, sum, total[r]));
+                }
+            }
+            for (int r = 0; r < R; ++r)
+                if (half)
+                    out.store(row + first + r, column, _mm512_load_ps(left[r]), total[r]);
+                else
+                    _mm512_store_ps(left[r], total[r]);
+        }
+    }
+};
+
+void block_sums(const bf16* x, long count, float* sums) {
+    const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+    for (long at = 0; at < count; ++at)
+        sums[at] = _mm512_reduce_add_ps(
+            _mm512_dpbf16_ps(_mm512_setzero_ps(), load_pairs(x + at * kQuant), ones));
+}
+
+inline long strips_of(long n) { return (n + kColumns - 1) / kColumns; }
+
+// Strips a piece of work: some 64k multiplications of pairs, about 3 µs, so that claiming one costs
+// little and the last one is soon done.
+inline long grain_of(long m, long k) {
+    const long each = (m < 4 ? 4 : m) * k * kColumns / 2;
+    return each >= (1 << 16) ? 1 : (1 << 16) / each;
+}
+
+inline long pieces_of(long strips, long grain) { return (strips + grain - 1) / grain; }
+
+}  // namespace
+
+extern "C" {
+
+// `x` (m, k) bf16, k even; `out` (m, n) bf16, or float32 where `wide`; `bias` (n) or null.
+void lockgate_linear_bf16(const bf16* x, long m, long k, long n, const bf16* packed,
+                          const float* bias, void* out, int wide) {
+    const Out to{out, n, wide != 0, bias};
+    const long strips = strips_of(n);
+    const long part = kCacheBytes / (2 * k) > kTileRows ? kCacheBytes / (2 * k) : kTileRows;
+    const long parts = (m + part - 1) / part, each = (m + parts - 1) / parts;
+    const long grain = grain_of(m, k);
+    in_parallel(parts * pieces_of(strips, grain), [&](long piece) {
+        const long per_part = pieces_of(strips, grain);
+        const long row = piece / per_part * each, first = piece % per_part * grain;
+        const long rows = m - row < each ? m - row : each;
+        for (long strip = first; strip < first + grain && strip < strips; ++strip)
+            each_tile(rows, Plain{x + row * k, k, packed + strip * k * kColumns, strip * kColumns, to, row});
+    });
+}
+
+// As above; k a multiple of 32; `sums` (m, k / 32) float32 to work in.
+void lockgate_linear_int4(const bf16* x, long m, long k, long n, const uint8_t* packed,
+                          const float* bias, void* out, int wide, float* sums) {
+    const Out to{out, n, wide != 0, bias};
+    const long strips = strips_of(n), blocks = k / kQuant;
+    block_sums(x, m * blocks, sums);
+    const long grain = grain_of(m, k);
+    in_parallel(pieces_of(strips, grain), [&](long piece) {
+        for (long strip = piece * grain; strip < (piece + 1) * grain && strip < strips; ++strip)
+            each_tile(m, Quantised{x, k, sums, blocks, packed + strip * blocks * kBlockBytes,
+                                   strip * kColumns, to, 0});
+    });
+}
+
+long lockgate_packed_bytes_bf16(long n, long k) { return strips_of(n) * k * kColumns * 2; }
+long lockgate_packed_bytes_int4(long n, long k) { return strips_of(n) * (k / kQuant) * kBlockBytes; }
+
+// `weight` (n, k) bf16 → strips; columns beyond n are zero.
+void lockgate_pack_bf16(const bf16* weight, long n, long k, bf16* packed) {
+    in_parallel(strips_of(n), [&](long strip) {
+        for (long pair = 0; pair < k / 2; ++pair)
+            for (long c = 0; c < kColumns; ++c) {
+                const long column = strip * kColumns + c;
+                bf16* at = packed + ((strip * (k / 2) + pair) * kColumns + c) * 2;
+                at[0] = column < n ? weight[column * k + 2 * pair] : 0;
+                at[1] = column < n ? weight[column * k + 2 * pair + 1] : 0;
+            }
+    });
+}
+
+// `blocks` as GGUF has them: (n, k / 32) of fp16 d, [fp16 m,] 16 bytes, whose low nibbles are the
+// first 16 weights and the high ones the rest.  Without m (`q4_0`) a weight is d·(q − 8).
+void lockgate_pack_int4(const uint8_t* blocks, long n, long k, int has_offset, uint8_t* packed) {
+    const long count = k / kQuant, each = has_offset ? 20 : 18;
+    in_parallel(strips_of(n), [&](long strip) {
+        for (long block = 0; block < count; ++block) {
+            uint8_t* to = packed + (strip * count + block) * kBlockBytes;
+            std::memset(to, 0, kBlockBytes);
+            uint16_t* words = (uint16_t*)to;
+            uint16_t* scales = (uint16_t*)(to + kNibbleBytes);
+            for (long c = 0; c < kColumns && strip * kColumns + c < n; ++c) {
+                const uint8_t* from = blocks + ((strip * kColumns + c) * count + block) * each;
+                uint16_t d, m;
+                std::memcpy(&d, from, 2);
+                if (has_offset) {
+                    std::memcpy(&m, from + 2, 2);
+                } else {
+                    m = (uint16_t)_cvtss_sh(-8.0f * _cvtsh_ss(d), 0);  // exact: a power of two
+                }
+                scales[c] = d;
+                scales[kColumns + c] = m;
+                const uint8_t* nibbles = from + each - 16;
+                for (long i = 0; i < kQuant; ++i) {
+                    const uint16_t q = i < 16 ? nibbles[i] & 15 : nibbles[i - 16] >> 4;
+                    const long pair = i / 2, half = c / 16;
+                    const long word = (pair / 2) * 32 + (c % 16) * 2 + (i & 1);
+                    words[word] |= (uint16_t)(q << (4 * ((pair & 1) * 2 + half)));
+                }
+            }
+        }
+    });
+}
+
+// How many threads all kernels may use, the caller's included.
+void lockgate_threads(int threads) { Pool::shared().grow(threads); }
+}

@@ -1,0 +1,168 @@
+"""One weight in the layouts that its matrix products may read, and which of them wins at how many
+rows: measured on this machine when a model is loaded, not a constant.
+
+bf16 strips serve any number of rows.  Where the file has the weight in 4-bit blocks, these are kept
+as they are, too: a few rows then read 5 bits a weight instead of 16, and exactly the file's weights.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from executor.model.source import QuantBlocks
+
+LADDER = (1, 2, 4, 8, 16, 32, 64)
+QUANT = 32  # weights a block
+_LINE = 64
+
+
+@dataclass(slots=True)
+class Space:
+    """Buffers for results, one a purpose, grown to the largest step and kept."""
+
+    _kept: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    _views: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+
+    def take(
+        self, purpose: str, rows: int, width: int, dtype: torch.dtype = torch.bfloat16
+    ) -> Tensor:
+        """(rows, width), with whatever was in it."""
+        key = purpose, width
+        view = self._views.get(key)
+        if view is not None and len(view) == rows:
+            return view
+        kept = self._kept.get(key)
+        if kept is None or len(kept) < rows:
+            kept = self._kept[key] = torch.empty(-(-rows // 64) * 64, width, dtype=dtype)
+        view = self._views[key] = kept[:rows]
+        return view
+
+    def work(self, numbers: int) -> Tensor:
+        return self.take("work", max(1, -(-numbers // 1024)), 1024, torch.float32)
+
+
+def _aligned_bytes(count: int) -> Tensor:
+    raw = torch.empty(count + _LINE, dtype=torch.uint8)
+    skip = -raw.data_ptr() % _LINE
+    return raw[skip : skip + count]
+
+
+@dataclass(slots=True)
+class SwitchingLinear:
+    """`few_rows`: up to so many, the 4-bit layout wins."""
+
+    library: ctypes.CDLL
+    space: Space
+    width_in: int
+    width_out: int
+    strips: Tensor
+    nibbles: Tensor | None
+    bias: Tensor | None  # float32
+    wide: bool  # float32 results
+    few_rows: int = 0
+
+    @classmethod
+    def make(
+        cls,
+        library: ctypes.CDLL,
+        space: Space,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        blocks: QuantBlocks | None = None,
+        *,
+        wide: bool = False,
+    ) -> SwitchingLinear:
+        """`weight` (out, in) bfloat16, in even."""
+        width_out, width_in = weight.shape
+        weight = weight.contiguous()
+        strips = _aligned_bytes(library.lockgate_packed_bytes_bf16(width_out, width_in))
+        library.lockgate_pack_bf16(weight.data_ptr(), width_out, width_in, strips.data_ptr())
+        nibbles = None
+        if blocks is not None:
+            nibbles = _aligned_bytes(library.lockgate_packed_bytes_int4(width_out, width_in))
+            library.lockgate_pack_int4(
+                blocks.data.contiguous().data_ptr(),
+                width_out,
+                width_in,
+                blocks.kind == "q4_1",
+                nibbles.data_ptr(),
+            )
+        return cls(
+            library=library,
+            space=space,
+            width_in=width_in,
+            width_out=width_out,
+            strips=strips,
+            nibbles=nibbles,
+            bias=None if bias is None else bias.float(),
+            wide=wide,
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        return (self.by_nibbles if rows <= self.few_rows else self.by_strips)(x, rows)
+
+    def by_strips(self, x: Tensor, rows: int) -> Tensor:
+        out = self._out(rows)
+        self.library.lockgate_linear_bf16(
+            x.data_ptr(),
+            rows,
+            self.width_in,
+            self.width_out,
+            self.strips.data_ptr(),
+            None if self.bias is None else self.bias.data_ptr(),
+            out.data_ptr(),
+            self.wide,
+        )
+        return out
+
+    def by_nibbles(self, x: Tensor, rows: int) -> Tensor:
+        assert self.nibbles is not None
+        out = self._out(rows)
+        sums = self.space.work(rows * (self.width_in // QUANT))
+        self.library.lockgate_linear_int4(
+            x.data_ptr(),
+            rows,
+            self.width_in,
+            self.width_out,
+            self.nibbles.data_ptr(),
+            None if self.bias is None else self.bias.data_ptr(),
+            out.data_ptr(),
+            self.wide,
+            sums.data_ptr(),
+        )
+        return out
+
+    def _out(self, rows: int) -> Tensor:
+        dtype = torch.float32 if self.wide else torch.bfloat16
+        return self.space.take("wide" if self.wide else "linear", rows, self.width_out, dtype)
+
+
+def choose(
+    linears: Sequence[SwitchingLinear], seconds: Callable[[], float], rounds: int = 5
+) -> None:
+    """Measure both layouts over these weights of one shape, all in turn so that they come from
+    memory as in a step, and set `few_rows` of all: the most of LADDER up to which 4 bits win."""
+    able = [linear for linear in linears if linear.nibbles is not None]
+    if not able:
+        return
+    few_rows = 0
+    for rows in LADDER:
+        x = torch.ones(rows, able[0].width_in, dtype=torch.bfloat16)
+        times: dict[str, list[float]] = {"nibbles": [], "strips": []}
+        for _ in range(rounds):  # in turn, so that a busy moment falls on both
+            for name, taken in times.items():
+                begun = seconds()
+                for linear in able:
+                    (linear.by_nibbles if name == "nibbles" else linear.by_strips)(x, rows)
+                taken.append(seconds() - begun)
+        if min(times["nibbles"]) >= min(times["strips"]):
+            break
+        few_rows = rows
+    for linear in able:
+        linear.few_rows = few_rows

@@ -1,0 +1,221 @@
+"""The CPU backend in C++: `fast` numerics on processors with AVX-512 and bf16.
+
+The same operations as `cpu.torch_ops`, its twin, in fewer and larger pieces: a decode of a small
+model is mostly the overhead of calls.  Results go to buffers that live as long as the backend, one
+a width, so that a step allocates nothing; each is good until the next operation of that width.
+Refuses to know: scheduling, sampling, files, the order of a layer's operations.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from executor.backend import Layer, Linear
+from executor.batch import Batch
+from executor.cpu.kv import BLOCK_TOKENS
+from executor.model.config import Activation, ModelConfig
+from executor.model.source import QuantBlocks
+from executor.model.weights import LayerWeights, embedding_scale
+
+from .linear import Space, SwitchingLinear, choose
+from .plan import NativePlan, Turning, make_native_plan
+
+HEAD_MULTIPLE, HEAD_MAX, GROUP_MAX = 32, 256, 48
+
+
+def unsupported(config: ModelConfig) -> str | None:
+    """Why a model's shape does not fit the kernels, or None."""
+    if config.head_dim % HEAD_MULTIPLE or config.head_dim > HEAD_MAX:
+        return f"head_dim {config.head_dim} is no multiple of {HEAD_MULTIPLE} up to {HEAD_MAX}"
+    if config.heads // config.kv_heads > GROUP_MAX:
+        return f"more than {GROUP_MAX} query heads share a key-value head"
+    if config.hidden_size % 16 or config.intermediate_size % 16:
+        return "hidden_size or intermediate_size is no multiple of 16"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeOps:
+    config: ModelConfig
+    library: ctypes.CDLL
+    ropes: tuple[Turning, ...]
+    windows: tuple[int | None, ...]
+    embedding: Tensor  # bfloat16
+    memory: tuple[NDArray[np.uint16], ...]  # a layer: (blocks, 2 · kv_heads · 32 · head_dim), bf16
+    space: Space
+    linears: list[SwitchingLinear]  # all of them, to be measured
+
+    @property
+    def block_tokens(self) -> int:
+        return BLOCK_TOKENS
+
+    @property
+    def kv_blocks(self) -> int:
+        return len(self.memory[0])
+
+    def linear(
+        self, weight: Tensor, bias: Tensor | None = None, blocks: QuantBlocks | None = None
+    ) -> Linear:
+        made = SwitchingLinear.make(self.library, self.space, weight, bias, blocks)
+        self.linears.append(made)
+        return made
+
+    def head(self, weight: Tensor) -> Linear:
+        return SwitchingLinear.make(self.library, self.space, weight, wide=True)
+
+    @property
+    def wants_blocks(self) -> bool:
+        return True
+
+    def warm(self, decode: Callable[[int], None]) -> None:
+        by_shape: dict[tuple[int, int], list[SwitchingLinear]] = {}
+        for linear in self.linears:
+            by_shape.setdefault((linear.width_in, linear.width_out), []).append(linear)
+        with torch.inference_mode():
+            for same in by_shape.values():
+                choose(same, perf_counter)
+        decode(1)
+
+    def layer(self, number: int, weights: LayerWeights) -> Layer:
+        quantised = weights.quantised
+        return Layer(
+            number=number,
+            kind=self.config.kind(number),
+            attention_norm=weights.attention_norm,
+            qkv=self.linear(weights.qkv, weights.qkv_bias, quantised.get("qkv")),
+            q_norm=weights.q_norm,
+            k_norm=weights.k_norm,
+            output=self.linear(weights.output, weights.output_bias, quantised.get("output")),
+            after_attention=weights.after_attention,
+            mlp_norm=weights.mlp_norm,
+            gate_up=self.linear(weights.gate_up, weights.gate_up_bias, quantised.get("gate_up")),
+            down=self.linear(weights.down, weights.down_bias, quantised.get("down")),
+            after_mlp=weights.after_mlp,
+        )
+
+    def step(self, batch: Batch) -> NativePlan:
+        group = self.config.heads // self.config.kv_heads
+        return make_native_plan(batch, group, self.ropes, self.windows)
+
+    def run(self, step: NativePlan, forward: Callable[[NativePlan], Tensor]) -> Tensor:
+        with torch.inference_mode():
+            logits = forward(step)
+        return logits.clone() if logits.is_inference() else logits
+
+    def embed(self, step: NativePlan) -> Tensor:
+        x = functional.embedding(step.token_ids, self.embedding).float()
+        scale = embedding_scale(self.config, self.embedding.dtype)
+        return x if scale == 1.0 else x.mul_(scale)
+
+    def add_norm(
+        self, x: Tensor, delta: Tensor | None, after: Tensor | None, weight: Tensor
+    ) -> Tensor:
+        rows, width = x.shape
+        out = self.space.take("normed", rows, width)
+        self.library.lockgate_add_norm(
+            x.data_ptr(),
+            None if delta is None else delta.data_ptr(),
+            None if after is None else after.data_ptr(),
+            weight.data_ptr(),
+            out.data_ptr(),
+            rows,
+            width,
+            self.config.norm_eps,
+        )
+        return out
+
+    def gate(self, both: Tensor) -> Tensor:
+        rows, inner = both.shape[0], both.shape[1] // 2
+        out = self.space.take("gated", rows, inner)
+        gelu = self.config.activation is Activation.GELU_TANH
+        self.library.lockgate_gate(both.data_ptr(), out.data_ptr(), rows, inner, gelu)
+        return out
+
+    def attend(self, step: NativePlan, layer: Layer, qkv: Tensor) -> Tensor:
+        config, kind = self.config, layer.kind
+        out = self.space.take("mixed", step.tokens, config.heads * config.head_dim)
+        angles = None if kind.rope is None else step.angles[kind.rope]
+        tasks = step.tasks[kind.window]
+        work = self.space.work(
+            tasks.parts * config.heads * self.library.lockgate_part_floats(config.head_dim)
+        )
+        self.library.lockgate_attend(
+            qkv.data_ptr(),
+            out.data_ptr(),
+            self.memory[layer.number].ctypes.data,
+            step.tokens,
+            step.places.ctypes.data,
+            None if angles is None else angles.cosine.data_ptr(),
+            None if angles is None else angles.sine.data_ptr(),
+            step.table.ctypes.data,
+            step.table.shape[1],
+            tasks.tasks.ctypes.data,
+            len(tasks.tasks),
+            tasks.merges.ctypes.data,
+            len(tasks.merges),
+            work.data_ptr(),
+            config.heads,
+            config.kv_heads,
+            config.head_dim,
+            config.score_scale,
+            kind.window or 0,
+            None if layer.q_norm is None else layer.q_norm.data_ptr(),
+            None if layer.k_norm is None else layer.k_norm.data_ptr(),
+            config.norm_eps,
+        )
+        return out
+
+    def zero_blocks(self, blocks: Sequence[int]) -> None:
+        which = list(blocks)
+        for layer in self.memory:
+            layer[which] = 0
+
+
+def make_native_ops(
+    config: ModelConfig,
+    library: ctypes.CDLL,
+    embedding: Tensor,
+    ropes: Sequence[Tensor],
+    *,
+    kv_blocks: int,
+    threads: int,
+) -> NativeOps:
+    """`ropes`: frequencies, one each.  The kernels have threads of their own; torch's would only spin
+    beside them, so torch keeps one."""
+    library.lockgate_threads(threads)
+    torch.set_num_threads(1)
+    return NativeOps(
+        config=config,
+        library=library,
+        ropes=tuple(
+            Turning(each, rope.attention_factor)
+            for each, rope in zip(ropes, config.ropes, strict=True)
+        ),
+        windows=tuple({config.kind(layer).window for layer in range(config.layers)}),
+        embedding=embedding,
+        memory=_memory(config, kv_blocks),
+        space=Space(),
+        linears=[],
+    )
+
+
+def _memory(config: ModelConfig, blocks: int) -> tuple[NDArray[np.uint16], ...]:
+    """Zeroed, each layer from a cache line on.  numpy's zeros are pages that the system gives when
+    they are first written."""
+    each = 2 * config.kv_heads * BLOCK_TOKENS * config.head_dim
+
+    def aligned() -> NDArray[np.uint16]:
+        raw = np.zeros(blocks * each + 32, np.uint16)
+        skip = -raw.ctypes.data % 64 // 2
+        return raw[skip : skip + blocks * each].reshape(blocks, each)
+
+    return tuple(aligned() for _ in range(config.layers))
