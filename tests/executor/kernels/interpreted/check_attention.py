@@ -7,65 +7,12 @@ import torch
 
 from executor.kernels.attention import attend
 from executor.kernels.merge import merge
-from executor.kernels.places import Places, Tiles
-from executor.kernels.plan import tiles
+from executor.kernels.places import BLOCK_TOKENS, Tiles
 from executor.kernels.rotary import rotate_store, rotate_store_twin, turns, turns_twin
 from executor.kernels.twins import attend_twin, merge_twin
+from tests.executor.kernels.cases import ints, memory, places, random, tiled
 
-BLOCK_TOKENS = 32
 EPS = 1e-6
-
-
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def ints(values: list[int]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
-def places(rows: list[tuple[int, int]], *, padding: int = 0) -> Places:
-    """(new tokens, context) a row; blocks of the rows lie shuffled.  `padding` tokens are nobody's."""
-    needed = [-(-context // BLOCK_TOKENS) for _, context in rows]
-    order = torch.randperm(sum(needed), generator=torch.Generator().manual_seed(9))
-    starts = [0]
-    for count, _ in rows:
-        starts.append(starts[-1] + count)
-    positions = [at for count, context in rows for at in range(context - count, context)]
-    owners = [row for row, (count, _) in enumerate(rows) for _ in range(count)]
-    return Places(
-        positions=ints(positions + [0] * padding),
-        rows=ints(owners + [-1] * padding),
-        query_starts=ints(starts),
-        contexts=ints([context for _, context in rows]),
-        table_starts=ints([sum(needed[:row]) for row in range(len(rows))]),
-        tables=order.to(torch.int32),
-    )
-
-
-def tiled(
-    rows: list[tuple[int, int]], size: int, group: int, splits: int = 1, keys_min: int = 16
-) -> Tiles:
-    owners, firsts = tiles([(row, count) for row, (count, _) in enumerate(rows)], size // group)
-    return Tiles(
-        rows=ints([*owners, -1]),  # and one of a recording's padding
-        firsts=ints([*firsts, 0]),
-        size=size,
-        queries_max=max(count for count, _ in rows),
-        splits=splits,
-        keys_min=keys_min,
-    )
-
-
-def memory(at: Places, kv_heads: int, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """Beyond what rows hold lies poison, which nothing may read."""
-    kv = random(len(at.tables), 2 * kv_heads, BLOCK_TOKENS, head_dim, seed=5, dtype=dtype)
-    for row, context in enumerate(at.contexts.tolist()):
-        if rest := context % BLOCK_TOKENS:
-            kv[at.tables[at.table_starts[row] + context // BLOCK_TOKENS], :, rest:] = float("nan")
-    return kv
-
-
 ROWS = {
     "one": [(1, 1)],
     "decodes": [(1, 40), (1, 33), (1, 128)],

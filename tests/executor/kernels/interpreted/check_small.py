@@ -9,13 +9,10 @@ from executor.kernels.gate import gated, gated_twin
 from executor.kernels.norm import add_norm, add_norm_twin
 from executor.kernels.zero import zero_blocks, zero_blocks_twin
 from executor.model.config import Activation
+from tests.executor.kernels.cases import random
 
 SHAPES = ((1, 32), (3, 96), (5, 576), (2, 1030))
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
-
-
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
