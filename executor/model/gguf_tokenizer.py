@@ -71,6 +71,7 @@ _PRE_TOKENIZERS: Mapping[str, tuple[dict[str, Any], ...]] = {
 _IGNORE_MERGES = frozenset({"llama-bpe", "llama3", "smaug-bpe", "tekken"})
 """Where a word that is a token needs no merges: vocabularies made by tiktoken."""
 
+_BEGUN = ("llama-bpe", "llama3", "tekken")  # texts begin with bos
 _COMPOSED = frozenset({"qwen2", "deepseek-r1-qwen"})  # characters are composed (NFC) before
 _MODELS = ("gpt2", "llama")
 
@@ -101,8 +102,11 @@ def tokenizer_card(metadata: Mapping[str, Any]) -> TokenizerCard:
 
 
 def _adds_bos(metadata: Mapping[str, Any]) -> bool:
-    """Where the file does not say: SentencePiece's models were all trained with it."""
-    default = metadata.get("tokenizer.ggml.model") == "llama"
+    """Where the file does not say, as llama.cpp has it: those models were all trained so."""
+    default = (
+        metadata.get("tokenizer.ggml.model") == "llama"
+        or metadata.get("tokenizer.ggml.pre") in _BEGUN
+    )
     return bool(metadata.get("tokenizer.ggml.add_bos_token", default))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -57,18 +58,9 @@ def open_hf_directory(path: Path) -> HfSource:
 def _tokenizer_card(
     path: Path, config: ModelConfig, bos: int | None, eos: tuple[int, ...]
 ) -> TokenizerCard:
-    document = read_file(path / "tokenizer.json")
-    try:
-        tokenizer = Tokenizer.from_str(document.decode())
-    except Exception as why:  # tokenizers raises bare Exception
-        raise ModelError(f"tokenizer.json cannot be read: {why!s:.200}") from why
+    document, tokenizer = _tokenizer(path / "tokenizer.json", config.vocab_size)
     added = tokenizer.get_added_tokens_decoder()
     special = tuple(sorted(at for at, token in added.items() if token.special))
-    highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-    if highest >= config.vocab_size:
-        raise ModelError(
-            f"tokenizer.json holds token id {highest}, but the model only {config.vocab_size} rows"
-        )
     settings = json_object(path / "tokenizer_config.json")
     ends = set(eos) | set(_eos_of(json_object(path / "generation_config.json")))
     by_name = {token.content: at for at, token in added.items()}
@@ -93,6 +85,36 @@ def _tokenizer_card(
     )
 
 
+def _tokenizer(path: Path, vocab_size: int) -> tuple[bytes, Tokenizer]:
+    """Without those added tokens that the model has no rows for: Gemma's text models have the one
+    that stands for an image in those that see.  As text it is ordinary then."""
+    document = read_file(path)
+    found = _built(document)
+    if _highest(found) >= vocab_size:
+        parts = msgspec.json.decode(document)
+        parts["added_tokens"] = [
+            one for one in parts.get("added_tokens", ()) if one["id"] < vocab_size
+        ]
+        document = msgspec.json.encode(parts)
+        found = _built(document)
+    if (highest := _highest(found)) >= vocab_size:
+        raise ModelError(
+            f"tokenizer.json holds token id {highest}, but the model only {vocab_size} rows"
+        )
+    return document, found
+
+
+def _built(document: bytes) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(document.decode())
+    except Exception as why:  # tokenizers raises bare Exception
+        raise ModelError(f"tokenizer.json cannot be read: {why!s:.200}") from why
+
+
+def _highest(tokenizer: Tokenizer) -> int:
+    return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
+
 def _name_of(token: Any) -> str:
     """`"</s>"`, or `{"content": "</s>", …}` as older files have it; "" where absent."""
     content = token.get("content") if isinstance(token, dict) else token
@@ -108,13 +130,14 @@ def _eos_of(generation: dict[str, Any]) -> list[int]:
 
 
 def _chat_template(path: Path, settings: dict[str, Any]) -> str | None:
-    file = path / "chat_template.jinja"
+    """In a file of its own, among several, or in the settings, as the years had it."""
+    own = [path / "chat_template.jinja", path / "additional_chat_templates" / "default.jinja"]
     found: Any = settings.get("chat_template")
-    if file.exists():
+    if file := next((file for file in own if file.exists()), None):
         try:
             found = read_file(file).decode()
         except UnicodeDecodeError as why:
-            raise ModelError("chat_template.jinja is not UTF-8; copy it anew") from why
+            raise ModelError(f"{file.name} is not UTF-8; copy it anew") from why
     elif isinstance(found, list):  # several by name; ours is the default one
         named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
         found = named.get("default")

@@ -161,6 +161,20 @@ def test_gguf_equals_transformers_on_the_same_numbers(
     check_logits(tmp_path / "m.gguf", theirs, variant.partition("-")[0], (7, LENGTH))
 
 
+@pytest.mark.parametrize(
+    ("variant", "kind"), (("llama", Kind.Q4_1), ("qwen3", Kind.Q4_0), ("gemma3", Kind.Q4_1))
+)
+def test_four_bits_are_near_as_they_are_served(tmp_path: Path, variant: str, kind: Kind) -> None:
+    """By kernels that multiply by the blocks themselves, where this machine has them."""
+    model = write_family(tmp_path / "m", variant)
+    write_family_gguf(tmp_path / "m.gguf", model, kind)
+    theirs = their_logits(model, IDS)
+    _, runner = load(tmp_path / "m.gguf", dtype="bfloat16", threads=1, kv_bytes=KV_BYTES)
+    for chunk in (1, LENGTH):
+        ends = [min(at + chunk, LENGTH) - 1 for at in range(0, LENGTH, chunk)]
+        assert error(prefix_logits(runner, IDS, range(5), chunk), theirs[ends]) < BFLOAT16_ERROR_MAX
+
+
 @pytest.mark.parametrize("prefix", ("language_model.model.", "model.language_model."))
 def test_a_gemma_that_sees_is_read_for_its_text(tmp_path: Path, prefix: str) -> None:
     directory = tmp_path / "m"

@@ -85,6 +85,23 @@ def test_the_built_tokenizer_encodes_like_the_original(good: Path) -> None:
         assert built.decode(built.encode(text).ids, skip_special_tokens=False) == text
 
 
+@pytest.mark.parametrize(
+    ("changes", "adds"),
+    (
+        ({}, False),
+        ({"tokenizer.ggml.pre": "llama-bpe"}, True),
+        ({"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_bos_token": 0}, False),
+        ({"tokenizer.ggml.add_bos_token": 1}, True),
+        ({"tokenizer.ggml.add_bos_token": 1, "tokenizer.ggml.bos_token_id": None}, False),
+    ),
+)
+def test_a_bos_is_added_where_its_makers_add_it(
+    tmp_path: Path, changes: dict[str, Any], adds: bool
+) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf", metadata=changes)
+    assert open_gguf_source(path).tokenizer.add_bos == adds
+
+
 def test_special_tokens_are_added_as_special(good: Path) -> None:
     document = msgspec.json.decode(open_gguf_source(good).tokenizer.document)
     assert [token["content"] for token in document["added_tokens"]] == list(SPECIALS)

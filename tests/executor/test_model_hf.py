@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from executor.contract import ModelCard
 from executor.model.config import RopeKind
@@ -94,6 +95,26 @@ def test_templates_are_found_in_their_order(directory: Path) -> None:
     (directory / "chat_template.jinja").unlink()
     settings.unlink()
     assert open_hf_directory(directory).tokenizer.chat_template is None
+
+
+def test_additional_templates_come_before_the_settings(directory: Path) -> None:
+    (directory / "additional_chat_templates").mkdir()
+    (directory / "additional_chat_templates" / "default.jinja").write_text("added")
+    assert open_hf_directory(directory).tokenizer.chat_template == "added"
+
+
+def test_an_added_token_without_a_row_becomes_text(tmp_path: Path) -> None:
+    """Gemma 3's text models: one token for images more than rows."""
+    directory = write_tiny_llama(tmp_path / "m", vocab_size=300)
+    document = msgspec.json.decode((directory / "tokenizer.json").read_bytes())
+    beyond = document["added_tokens"][0] | {"id": 300, "content": "<image>"}
+    document["added_tokens"].append(beyond)
+    write_json(directory / "tokenizer.json", document)
+    card = open_hf_directory(directory).tokenizer
+    ids = Tokenizer.from_buffer(card.document).encode("<image>").ids
+    assert len(ids) > 1
+    assert max(ids) < 300
+    assert 300 not in card.special_ids
 
 
 def test_bos_is_added_where_the_tokenizer_would(directory: Path) -> None:
