@@ -18,6 +18,11 @@ from .hf_config import temperature
 from .hf_families import granite_scales
 
 DIVISORS = "rope_freqs.weight"
+_YARN_UNCLEAR = (  # converters and readers disagree on what these mean
+    "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_log_multiplier",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,8 @@ def _rope(keys: _Keys, context_tokens: int, *, divisors: bool) -> Rope:
     name = keys.get("rope.scaling.type") or ("linear" if factor != 1.0 else "none")
     if name not in ("none", "linear", "yarn"):  # a tuple: the file's value may be unhashable
         raise ModelError(f"rope kind {name!r:.40} is not supported; expected none, linear or yarn")
-    plain = Rope(theta=keys.real("rope.freq_base", 10_000.0))
+    attention_factor = keys.real("rope.scaling.attn_factor", 1.0)
+    plain = Rope(theta=keys.real("rope.freq_base", 10_000.0), attention_factor=attention_factor)
     if divisors:
         if name != "none":
             raise ModelError(f"rope kind {name!r} together with rope_freqs.weight is not supported")
@@ -120,8 +126,8 @@ def _rope(keys: _Keys, context_tokens: int, *, divisors: bool) -> Rope:
     if name == "linear":
         return replace(plain, kind=RopeKind.LINEAR, factor=factor)
     if name == "yarn":
-        for key in ("rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"):
-            if keys.real(key, 1.0) != 1.0:  # converters and readers disagree on what it means
+        for key in _YARN_UNCLEAR:
+            if keys.real(key, 1.0) != 1.0:
                 raise ModelError(
                     f"GGUF key {keys.architecture}.{key} other than 1 is not supported"
                 )
@@ -134,7 +140,7 @@ def _rope(keys: _Keys, context_tokens: int, *, divisors: bool) -> Rope:
             ),
             beta_fast=keys.real("rope.scaling.yarn_beta_fast", 32.0),
             beta_slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
-            attention_factor=temperature(factor),
+            attention_factor=attention_factor * temperature(factor),
         )
     return plain
 

@@ -196,6 +196,13 @@ def test_what_gguf_has_no_key_for_is_as_its_makers_have_it() -> None:
     assert [from_gguf(smol, 10, ()).config.kind(at).rope for at in range(4)] == [0, 0, 0, None]
 
 
+def test_gguf_has_a_factor_beside_yarns_own() -> None:
+    scaling = {"gemma3.rope.scaling.type": "yarn", "gemma3.rope.scaling.attn_factor": 0.5}
+    rope = from_gguf(GGUF_GEMMA | scaling, 10, ()).config.ropes[0]
+    assert rope.kind is RopeKind.YARN
+    assert rope.attention_factor == pytest.approx(0.5 * 1.2079442)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     (
