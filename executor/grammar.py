@@ -66,7 +66,8 @@ class Grammars(Protocol):
         ...
 
     def advance(self, key: Key, token: int) -> None:
-        """`token`, which the last mask allowed, was said."""
+        """`token`, which the last mask allowed, was said.  Heard at the next `news`, so that one
+        step's tokens are handed over together."""
         ...
 
     def close(self, key: Key) -> None: ...
@@ -101,6 +102,7 @@ class _Process:
     user: User
     grammar: Grammar
     starts: int = 0
+    worker: int = 0
     started_s: float = 0.0
     channel: socket.socket | None = None
     frames: Frames = field(default_factory=Frames)
@@ -144,6 +146,8 @@ class Desk:
         self._order(lambda: self._enqueue(_Process(key, user, grammar)))
 
     def news(self) -> list[News]:
+        if self._orders:
+            self._poke_thread()
         return [self._news.popleft() for _ in range(len(self._news))]
 
     def mask(self, key: Key) -> bytes | None:
@@ -151,7 +155,7 @@ class Desk:
 
     def advance(self, key: Key, token: int) -> None:
         del self._masks[key]
-        self._order(lambda: self._say(key, token))
+        self._orders.append(lambda: self._say(key, token))
 
     def close(self, key: Key) -> None:
         self._order(lambda: self._forget(key))
@@ -168,9 +172,14 @@ class Desk:
         self._stopping = True
         self._order(lambda: None)
         self._thread.join(timeout=10.0)
+        self._poke.close()
+        self._poked.close()
 
     def _order(self, order: Callable[[], object]) -> None:
         self._orders.append(order)
+        self._poke_thread()
+
+    def _poke_thread(self) -> None:
         try:
             self._poke.send(b"!")
         except BlockingIOError:
@@ -213,7 +222,6 @@ class Desk:
         for one in [one for one in self._processes.values() if not one.alive]:
             if now_s - one.started_s > _START_S_MAX:
                 self._again(one)
-                self._worker_lost()
         while self._lines and len(self._processes) < self._processes_max:
             compiling = sum(not one.compiled for one in self._processes.values())
             if compiling >= self._compiling_max or not self._employ():
@@ -248,6 +256,7 @@ class Desk:
         ours, theirs = socket.socketpair()
         ours.settimeout(_SEND_S_MAX)
         process.starts += 1
+        process.worker = self._worker.hires
         process.started_s = self._clock_s()
         process.channel, process.frames = ours, Frames()
         self._processes[process.key] = process
@@ -298,7 +307,10 @@ class Desk:
         self._news.append(News(process.key, Cause.GRAMMAR_BUDGET, detail))
 
     def _again(self, process: _Process) -> None:
+        """It never began, so the worker is gone, or will not be missed."""
         self._drop(process)
+        if process.worker == self._worker.hires:
+            self._worker_lost()
         if process.starts < STARTS_MAX:
             self._lines.setdefault(process.user, deque()).appendleft(process)
         else:

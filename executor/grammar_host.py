@@ -24,14 +24,15 @@ _log = structlog.get_logger()
 
 
 class Worker:
-    """`line` is its socket while it is employed; readable means that it is gone.  `hopeless`: why no
-    other will do better, a sentence."""
+    """`line` is its socket while it is employed; readable means that it is gone.  `hires` counts them.
+    `hopeless`: why no other will do better, a sentence."""
 
     def __init__(self, setup: Setup, clock_s: Callable[[], float]) -> None:
         self._setup = msgspec.msgpack.encode(setup)
         self._clock_s = clock_s
         self._process: subprocess.Popen[bytes] | None = None
         self._hired_s: float | None = None
+        self.hires = 0
         self.line: socket.socket | None = None
         self.hopeless = "" if setup.end_tokens else "the model names no token that ends an answer"
 
@@ -42,6 +43,7 @@ class Worker:
         if self._hired_s is not None and now_s - self._hired_s < HIRE_EVERY_S:
             return None
         self._hired_s = now_s
+        self.hires += 1
         ours, theirs = socket.socketpair()
         ours.settimeout(_SEND_S_MAX)
         try:

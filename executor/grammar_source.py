@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher, LLParserLimits, regex_to_lark
 
 from executor.contract import Grammar, GrammarKind
 
@@ -45,7 +45,8 @@ def source(grammar: Grammar) -> str:
         case GrammarKind.JSON_SCHEMA:
             return _json(_loaded(grammar.text, dict, "a JSON Schema must be a JSON object"))
         case GrammarKind.REGEX:
-            return LLMatcher.grammar_from_regex(grammar.text)
+            inner = regex_to_lark(grammar.text, use_ascii="dw")  # \d and \w as in JSON Schema
+            return LLMatcher.grammar_from_lark(f"start: /{inner}/")
         case GrammarKind.LARK:
             return LLMatcher.grammar_from_lark(grammar.text)
         case GrammarKind.CHOICE:

@@ -95,10 +95,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _setup(line: socket.socket) -> Setup | None:
-    with line.makefile("rb") as stream:
-        size = int.from_bytes(stream.read(4), "big")
-        body = stream.read(size) if 0 < size <= SETUP_BYTES_MAX else b""
-    return msgspec.msgpack.decode(body, type=Setup) if body else None
+    """Not a byte further: what comes behind carries a socket, which a plain read would lose."""
+    size = int.from_bytes(line.recv(4, socket.MSG_WAITALL), "big")
+    body = line.recv(size, socket.MSG_WAITALL) if 0 < size <= SETUP_BYTES_MAX else b""
+    return msgspec.msgpack.decode(body, type=Setup) if len(body) == size > 0 else None
 
 
 def _child(channel: socket.socket, tokenizer: LLTokenizer, setup: Setup) -> None:

@@ -24,6 +24,9 @@ from torch import Tensor
 from executor.choice import Ask, Choice, changes_logits, is_greedy
 from executor.contract import Logprob, TokenLogprobs
 
+_FEW = 4
+"""Where fewer than one in this many tokens are allowed, only they are looked at."""
+
 
 def sample(logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
     """Choose one token a row; `logits` is (rows, vocabulary), float32, and stays as it was."""
@@ -52,7 +55,8 @@ def _walled(raw: Tensor, ask: Ask) -> Choice:
 def _choose(raw: Tensor, ask: Ask) -> Choice:
     sampling = ask.sampling
     row = _adjusted(raw, ask)
-    token = int(row.argmax()) if is_greedy(sampling) else _draw(row, ask)
+    row, ids = _within(row, ask)
+    token = _likeliest(row, ids) if is_greedy(sampling) else _draw(row, ids, ask)
     if sampling.top_logprobs is None:
         return Choice(token)
     return Choice(token, _logprobs(raw, token, sampling.top_logprobs))
@@ -60,10 +64,10 @@ def _choose(raw: Tensor, ask: Ask) -> Choice:
 
 def _adjusted(raw: Tensor, ask: Ask) -> Tensor:
     """Bias, then penalties (repetition over prompt and answer, as Hugging Face has it; presence and
-    frequency over the answer, as OpenAI has it), then the grammar, then the ban: where the grammar
-    leaves nothing but what is banned, the grammar wins.  A copy if anything changes."""
+    frequency over the answer, as OpenAI has it), then the ban.  A copy if anything changes."""
     sampling = ask.sampling
-    if not ask.banned and ask.allowed is None and not changes_logits(sampling):
+    banned = () if ask.allowed is not None else ask.banned
+    if not banned and not changes_logits(sampling):
         return raw
     row = raw.clone()
     if sampling.logit_bias:
@@ -79,28 +83,40 @@ def _adjusted(raw: Tensor, ask: Ask) -> Tensor:
         if len(answer):
             at, counts = torch.unique(answer, return_counts=True)
             row[at] -= sampling.presence_penalty + sampling.frequency_penalty * counts
-    if ask.allowed is not None:
-        row.masked_fill_(_forbidden(ask.allowed, row), -torch.inf)
-    if ask.banned:
-        at = _ids(ask.banned, row)
-        was = row[at]
-        row[at] = -torch.inf
-        if ask.allowed is not None and float(row.max()) == -torch.inf:
-            row[at] = was
+    if banned:
+        row[_ids(banned, row)] = -torch.inf
     return row
 
 
-def _forbidden(allowed: bytes, row: Tensor) -> Tensor:
-    bits = np.unpackbits(np.frombuffer(allowed, np.uint8), count=len(row), bitorder="little")
-    return torch.from_numpy(bits).to(row.device) == 0
+def _within(row: Tensor, ask: Ask) -> tuple[Tensor, Tensor | None]:
+    """What a grammar leaves of `row`: a few entries with their ids, or the whole row with the others
+    at minus infinity.  Less what is banned, if anything is left then; if not, the grammar wins."""
+    if ask.allowed is None:
+        return row, None
+    bits = np.unpackbits(np.frombuffer(ask.allowed, np.uint8), count=len(row), bitorder="little")
+    if ask.banned:
+        kept = bits.copy()
+        kept[list(ask.banned)] = 0
+        bits = kept if kept.any() else bits
+    if np.count_nonzero(bits) * _FEW < len(row):
+        ids = torch.from_numpy(np.flatnonzero(bits)).to(row.device)
+        return row[ids], ids
+    mask = torch.from_numpy(bits.view(np.bool_)).to(row.device)
+    return row.where(mask, -torch.inf), None
 
 
-def _draw(row: Tensor, ask: Ask) -> int:
+def _likeliest(row: Tensor, ids: Tensor | None) -> int:
+    at = row.argmax()
+    return int(at if ids is None else ids[at])
+
+
+def _draw(row: Tensor, ids: Tensor | None, ask: Ask) -> int:
+    """`ids` are those of `row`'s entries; None: all, in order."""
     sampling = ask.sampling
     scaled = row / sampling.temperature
-    ids: Tensor | None = None  # None: all, in order
     if sampling.top_k is not None and sampling.top_k < len(scaled):
-        scaled, ids = scaled.topk(sampling.top_k)
+        scaled, best = scaled.topk(sampling.top_k)
+        ids = best if ids is None else ids[best]
     if sampling.min_p > 0.0:
         scaled, ids = _keep(scaled, ids, scaled >= scaled.max() + log(sampling.min_p))
     if sampling.top_p < 1.0:

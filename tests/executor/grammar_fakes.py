@@ -7,7 +7,7 @@ from typing import Any
 
 from executor.contract import Cause, Grammar, GrammarKind, Submit
 from executor.engine import Engine
-from executor.grammar import Key, News, User
+from executor.grammar import Grammars, Key, News, User
 from executor.settings import Settings
 from tests.executor.fakes import Clock, FakeRunner, Harness, job
 
@@ -78,7 +78,7 @@ class FakeGrammars:
 
 
 def house_with(
-    grammars: FakeGrammars | None,
+    grammars: Grammars | None,
     runner: FakeRunner | None = None,
     settings: Settings | None = None,
 ) -> Harness:

@@ -48,9 +48,24 @@ def test_a_draw_stays_within_the_allowed_by_every_road() -> None:
         {"temperature": 2.0, "presence_penalty": 1.0},
     )
     for fields in roads:
-        seen = {choose(mask(2, 3, 17), seed=seed, **fields)[0] for seed in range(40)}
-        assert seen <= {2, 3, 17}
-        assert 17 in seen
+        for allowed in ((2, 3, 17), tuple(range(1, 18))):  # few, and most
+            seen = {choose(mask(*allowed), seed=seed, **fields)[0] for seed in range(40)}
+            assert seen <= set(allowed)
+            assert 17 in seen
+
+
+def test_all_allowed_draws_what_is_drawn_without_a_grammar() -> None:
+    raw = torch.arange(VOCAB, dtype=torch.float32)[None] / 4
+    for seed in range(40):
+        sampling = Sampling(seed=seed, temperature=1.5, top_p=0.9)
+        (free,) = sample(raw, [Ask(sampling=sampling, tokens=(1,), prompt_tokens=1)])
+        assert choose(b"\xff" * 8, seed=seed, temperature=1.5, top_p=0.9)[0] == free.token
+
+
+def test_a_mask_of_nothing_is_no_token() -> None:
+    raw = torch.zeros(1, VOCAB)
+    ask = Ask(sampling=Sampling(), tokens=(1,), prompt_tokens=1, allowed=mask())
+    assert sample(raw, [ask])[0].token is None
 
 
 def test_log_probabilities_are_those_of_the_model() -> None:
