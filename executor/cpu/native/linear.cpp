@@ -155,9 +155,10 @@ inline long pieces_of(long strips, long grain) { return (strips + grain - 1) / g
 
 extern "C" {
 
-// `x` (m, k) bf16, k even; `out` (m, n) bf16, or float32 where `wide`; `bias` (n) or null.
+// `x` (m, k) bf16, k even, m perhaps 0; `out` (m, n) bf16, or float32 where `wide`; `bias` (n) or null.
 void lockgate_linear_bf16(const bf16* x, long m, long k, long n, const bf16* packed,
                           const float* bias, void* out, int wide) {
+    if (m == 0) return;  // a step that samples nothing has no rows after its last attention
     const Out to{out, n, wide != 0, bias};
     const long strips = strips_of(n);
     const long part = kCacheBytes / (2 * k) > kTileRows ? kCacheBytes / (2 * k) : kTileRows;
@@ -175,6 +176,7 @@ void lockgate_linear_bf16(const bf16* x, long m, long k, long n, const bf16* pac
 // As above; k a multiple of 32; `sums` (m, k / 32) float32 to work in.
 void lockgate_linear_int4(const bf16* x, long m, long k, long n, const uint8_t* packed,
                           const float* bias, void* out, int wide, float* sums) {
+    if (m == 0) return;
     const Out to{out, n, wide != 0, bias};
     const long strips = strips_of(n), blocks = k / kQuant;
     block_sums(x, m * blocks, sums);

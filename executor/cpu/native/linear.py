@@ -85,8 +85,9 @@ class SwitchingLinear:
         nibbles = None
         if blocks is not None:
             nibbles = _aligned_bytes(library.lockgate_packed_bytes_int4(width_out, width_in))
+            data = blocks.data.contiguous()  # by name: a copy must outlive the call
             library.lockgate_pack_int4(
-                blocks.data.contiguous().data_ptr(),
+                data.data_ptr(),
                 width_out,
                 width_in,
                 blocks.kind == "q4_1",
@@ -105,7 +106,7 @@ class SwitchingLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.shape[0]
-        return (self.by_nibbles if rows <= self.few_rows else self.by_strips)(x, rows)
+        return (self.by_nibbles if 0 < rows <= self.few_rows else self.by_strips)(x, rows)
 
     def by_strips(self, x: Tensor, rows: int) -> Tensor:
         out = self._out(rows)
