@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -28,9 +29,12 @@ class Pool {
 
     // `threads` in all, the caller's included.  Only ever grows.
     void grow(int threads) {
-        while ((int)helpers_.size() + 1 < threads) {
-            helpers_.emplace_back([this] { help(); });
-            helpers_.back().detach();
+        try {
+            while ((int)helpers_.size() + 1 < threads) {
+                helpers_.emplace_back([this] { help(); });
+                helpers_.back().detach();
+            }
+        } catch (const std::system_error&) {  // the system gives no more: fewer do the same work
         }
     }
 
@@ -46,8 +50,8 @@ class Pool {
         with_.store(&body, std::memory_order_relaxed);
         pieces_.store(pieces, std::memory_order_relaxed);
         done_.store(0, std::memory_order_relaxed);
-        const uint64_t round = (next_.load(std::memory_order_relaxed) >> 32) + 1;
-        next_.store(round << 32, std::memory_order_seq_cst);
+        const uint64_t round = (uint32_t)((next_.load(std::memory_order_relaxed) >> 32) + 1);
+        next_.store(round << 32 | (uint64_t)pieces, std::memory_order_seq_cst);
         if (sleeping_.load(std::memory_order_seq_cst) > 0) wake();
         take(round);
         for (int turn = 0; done_.load(std::memory_order_acquire) < pieces; ++turn)
@@ -59,17 +63,19 @@ class Pool {
     static constexpr int kSpins = 2000;       // some 50 µs: a piece is shorter, unless preempted
     static constexpr int kIdleSpins = 8000;   // some 200 µs: the next region of a step is nearer
 
-    // Take pieces of `round` until none is left.  A piece is claimed by moving `next_` within its own
-    // round, so what was read of the work before is still that round's: the caller writes the next
-    // only when every piece of this one is done.
+    // Take pieces of `round` until none is left.  That none is left, too, must be read from `next_`:
+    // who comes late to a round that is done may find the next one's `pieces_` and `call_`.  A piece
+    // is claimed by moving `next_` within its own round, so what was read of the work before is still
+    // that round's: the caller writes the next only when every piece of this one is done.
     void take(uint64_t round) {
         uint64_t next = next_.load(std::memory_order_acquire);
         while (next >> 32 == round) {
-            const long piece = (long)(next & 0xffffffff), pieces = pieces_.load(std::memory_order_relaxed);
+            const long left = (long)(next & 0xffffffff);
+            if (left == 0) return;
+            const long piece = pieces_.load(std::memory_order_relaxed) - left;
             const Call call = call_.load(std::memory_order_relaxed);
             const void* with = with_.load(std::memory_order_relaxed);
-            if (piece >= pieces) return;
-            if (!next_.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) continue;
+            if (!next_.compare_exchange_weak(next, next - 1, std::memory_order_acq_rel)) continue;
             call(with, piece);
             done_.fetch_add(1, std::memory_order_release);
             next = next_.load(std::memory_order_acquire);
@@ -103,7 +109,7 @@ class Pool {
         syscall(SYS_futex, &alarm_, FUTEX_WAKE_PRIVATE, 1 << 20, nullptr, nullptr, 0);
     }
 
-    alignas(64) std::atomic<uint64_t> next_{0};  // round, then the next piece
+    alignas(64) std::atomic<uint64_t> next_{0};  // round, then how many pieces are left
     alignas(64) std::atomic<long> done_{0};
     alignas(64) std::atomic<Call> call_{nullptr};
     std::atomic<const void*> with_{nullptr};
