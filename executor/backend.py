@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from executor.batch import Batch
+    from executor.choice import Ask, Choice
     from executor.model.config import LayerKind
     from executor.model.weights import LayerWeights
 
@@ -118,6 +119,10 @@ class Backend(Protocol[S]):
 
     def gate(self, both: Tensor) -> Tensor:
         """(tokens, 2 · inner) → activation(gate) · up."""
+        ...
+
+    def sample(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
+        """What `executor.sampler.sample` would choose."""
         ...
 
     def zero_blocks(self, blocks: Sequence[int]) -> None: ...

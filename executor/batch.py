@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from executor.choice import Ask, Choice
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -60,6 +62,10 @@ class Runner(Protocol):
     def run(self, batch: Batch) -> Tensor:
         """Write keys and values, and return float32 logits `(rows that want them, vocab_size)`,
         in row order.  The tensor is the caller's until the next `run`."""
+        ...
+
+    def sample(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
+        """A token for each row of `logits`, as `executor.sampler` says; they stay as they were."""
         ...
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from executor.backend import Backend, Layer, Linear, S
 from executor.batch import Batch
+from executor.choice import Ask, Choice
 from executor.model.config import ModelConfig
 
 
@@ -41,6 +42,9 @@ class Decoder(Generic[S]):
 
     def run(self, batch: Batch) -> Tensor:
         return self.backend.run(self.backend.step(batch), self._forward)
+
+    def sample(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
+        return self.backend.sample(logits, asks)
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         if blocks:

@@ -40,7 +40,6 @@ from executor.cost import Share, StepTimes, TimeBudget, attribute
 from executor.failure import where
 from executor.grammar import Grammars
 from executor.grammar_seats import Seats, gone
-from executor.sampler import sample
 from executor.scheduler import Chunk, Fcfs, Scheduler, admission_tokens, places
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits
@@ -252,7 +251,7 @@ class Engine:
                 logits = logits[[i for i, seq in enumerate(wanting) if seq.key not in gone]]
             asking, asks, logits = self._seats.sift(asking, logits)
             if asking:
-                choices = sample(logits, asks)
+                choices = self._runner.sample(logits, asks)
         except Exception as caught:  # noqa: BLE001 — whatever the model raises is this step's end
             failure = caught
         now_ns = self._clock_ns()

@@ -39,13 +39,13 @@ def sample(logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
         if isnan(values[i])
         else Choice(tokens[i])
         if ask.plain_greedy
-        else _walled(logits[i], ask)
+        else choose_alone(logits[i], ask)
         for i, ask in enumerate(asks)
     ]
 
 
-def _walled(raw: Tensor, ask: Ask) -> Choice:
-    """Whatever one request's rules do to its row, the rows beside it are sampled (P14)."""
+def choose_alone(raw: Tensor, ask: Ask) -> Choice:
+    """One row.  Whatever a request's rules do to it, the rows beside it are sampled (P14)."""
     try:
         return _choose(raw, ask)
     except (ArithmeticError, LookupError, RuntimeError, ValueError):
@@ -149,8 +149,7 @@ def _keep(scaled: Tensor, ids: Tensor | None, mask: Tensor) -> tuple[Tensor, Ten
 
 def gumbel(seed: int, position: int, ids: Tensor) -> Tensor:
     """Standard Gumbel noise for token `ids` at `position`: a pure function of all three."""
-    key = struct.pack(">qq", _signed64(seed), position)
-    first, second = struct.unpack("<ii", blake2b(key, digest_size=8).digest())
+    first, second = noise_key(seed, position)
     x = ids.to(torch.int32) * -1640531527  # 0x9E3779B9; products wrap around, as they should
     x.add_(first)
     x.bitwise_xor_(_shift(x, 16)).mul_(0x21F0AAAD).add_(second)
@@ -159,6 +158,13 @@ def gumbel(seed: int, position: int, ids: Tensor) -> Tensor:
     # 23 bits and a half are exact in float32, so the uniform is never 0 nor 1
     uniform = _shift(x, 9).to(torch.float32).add_(0.5).mul_(2.0**-23)
     return uniform.log_().neg_().log_().neg_()
+
+
+def noise_key(seed: int, position: int) -> tuple[int, int]:
+    """Two signed 32-bit numbers that key the hash of token ids."""
+    key = struct.pack(">qq", _signed64(seed), position)
+    first, second = struct.unpack("<ii", blake2b(key, digest_size=8).digest())
+    return first, second
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

@@ -16,8 +16,10 @@ from torch.nn import functional
 
 from executor.backend import Layer, Linear
 from executor.batch import Batch
+from executor.choice import Ask, Choice
 from executor.model.config import Activation, ModelConfig
 from executor.model.weights import LayerWeights, embedding_scale
+from executor.sampler import sample
 
 from .attention import attend
 from .kv import BLOCK_TOKENS, PagedKv
@@ -83,6 +85,9 @@ class TorchOps:
         with torch.inference_mode():
             logits = forward(step)
         return logits.to(torch.float32, copy=True)  # an ordinary tensor, which a sampler may edit
+
+    def sample(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
+        return sample(logits, asks)
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         with torch.inference_mode():

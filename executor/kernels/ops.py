@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from executor.backend import Layer, Linear
 from executor.batch import Batch
+from executor.choice import Ask, Choice
 from executor.model.config import ModelConfig
 from executor.model.weights import LayerWeights, embedding_scale
 
@@ -27,6 +28,7 @@ from .norm import add_norm
 from .places import BLOCK_TOKENS
 from .recordings import Recordings
 from .rotary import rotate_store, turns
+from .sampler import sample
 from .sampling import Rules, draw
 from .step import CudaStep, Room, Staging, make_step
 from .warm import compile_attention
@@ -183,6 +185,9 @@ class TritonBackend:
 
     def gate(self, both: Tensor) -> Tensor:
         return gated(both, self.config.activation)
+
+    def sample(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
+        return sample(logits, asks)
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         which = torch.tensor(list(blocks), dtype=torch.int32)

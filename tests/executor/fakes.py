@@ -16,6 +16,7 @@ from torch import Tensor
 
 from executor.__main__ import EXIT_FAILED, prepare_process
 from executor.batch import Batch, Row
+from executor.choice import Ask, Choice
 from executor.contract import (
     Abort,
     Emitted,
@@ -27,6 +28,7 @@ from executor.contract import (
     Update,
 )
 from executor.engine import Engine, Gone
+from executor.sampler import sample
 from executor.scheduler import Scheduler
 from executor.server import Progress, serve
 from executor.settings import Settings
@@ -69,6 +71,9 @@ class FakeRunner:
                 block[place % self.block_tokens] = token
         wanted = [self._logits(row) for row in batch.rows if row.wants_logits]
         return torch.tensor(wanted, dtype=torch.float32).reshape(len(wanted), self.vocab_size)
+
+    def sample(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
+        return sample(logits, asks)
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         for block in blocks:

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from executor.backend import Layer, Linear
 from executor.batch import Batch
+from executor.choice import Ask, Choice
 from executor.cpu.kv import BLOCK_TOKENS
 from executor.model.config import Activation, ModelConfig
 from executor.model.source import QuantBlocks
@@ -28,6 +29,7 @@ from executor.model.weights import LayerWeights, embedding_scale
 
 from .linear import Space, SwitchingLinear, choose
 from .plan import NativePlan, Turning, make_native_plan
+from .sampling import sample_natively
 
 HEAD_MULTIPLE, HEAD_MAX, GROUP_MAX = 32, 256, 48
 
@@ -173,6 +175,9 @@ class NativeOps:
             config.norm_eps,
         )
         return out
+
+    def sample(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
+        return sample_natively(self.library, logits.contiguous(), asks)
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         which = list(blocks)

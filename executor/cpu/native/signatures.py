@@ -16,6 +16,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "lockgate_pack_int4": (None, [_P, _N, _N, _I, _P]),
     "lockgate_add_norm": (None, [_P, _P, _P, _P, _P, _N, _N, _F]),
     "lockgate_gate": (None, [_P, _P, _N, _N, _I]),
+    "lockgate_sample": (None, [_P, _N, _N, _P, _P]),
     "lockgate_part_floats": (_N, [_N]),
     "lockgate_attend": (
         None,
