@@ -67,10 +67,10 @@ def test_numbers_at_the_bounds_can_be_drawn_from() -> None:
 def test_a_row_that_cannot_be_sampled_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = sampler._draw
 
-    def poisoned(row: torch.Tensor, ask: Ask) -> int:
+    def poisoned(row: torch.Tensor, ids: torch.Tensor | None, ask: Ask) -> int:
         if ask.sampling.seed == 13:
             raise IndexError("argmax of nothing")
-        return draw(row, ask)
+        return draw(row, ids, ask)
 
     monkeypatch.setattr(sampler, "_draw", poisoned)
     raw = torch.zeros(3, 16)

@@ -2,16 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 import torch
 from torch import Tensor
 
-from executor import engine
 from executor.batch import Batch
 from executor.choice import Ask, Choice
 from executor.contract import Cause, Emitted, Ended, Prefilling, Sampling, Waiting
 from executor.engine import FAILURES_MAX, Gone
-from executor.sampler import sample
 from executor.settings import Settings
 from tests.executor.fakes import FakeRunner, Harness, job, logits_of
 
@@ -143,17 +140,15 @@ def test_places_are_told_within_the_tenant() -> None:
     assert not any(isinstance(update, Waiting) for update in house.heard[0, 1])
 
 
-def test_an_abort_during_the_step_is_heard_before_its_results(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_abort_during_the_step_is_heard_before_its_results() -> None:
     asked: list[int] = []
 
-    def counting(logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
-        asked.append(len(asks))
-        return sample(logits, asks)
+    class Counting(FakeRunner):
+        def sample(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
+            asked.append(len(asks))
+            return super().sample(logits, asks)
 
-    monkeypatch.setattr(engine, "sample", counting)
-    house = Harness()
+    house = Harness(Counting())
     house.submit(job(1, max_new_tokens=30))
     house.submit(job(2, (4, 5), max_new_tokens=30))
     for _ in range(3):
