@@ -123,6 +123,7 @@ def test_logits_and_text_equal_transformers(tmp_path: Path, variant: str) -> Non
             tmp_path / "m", numerics=numerics, dtype="float32", threads=1, kv_bytes=KV_BYTES
         )
         assert card.parameters == sum(weight.numel() for weight in model.parameters())
+        assert card.eos_token_ids == (0, 2)
         assert our_texts(runner, PROMPTS, 5) == texts, numerics
 
 
