@@ -27,7 +27,7 @@ import structlog
 from executor.batch import Runner
 from executor.contract import Abort, Broken, Loading, Message, ModelCard, Ready, Report, Submit
 from executor.engine import Engine, EngineFailed, Gone
-from executor.grammar import Desk
+from executor.grammar_desk import Desk
 from executor.grammar_worker_setup import setup_of
 from executor.settings import Settings
 from executor.wire import WireError, encode_message, read_command

@@ -18,7 +18,8 @@ from time import monotonic, monotonic_ns, perf_counter_ns
 
 from executor.contract import Emitted, Ended, Grammar, GrammarKind, ModelCard, Sampling, Submit
 from executor.engine import Engine
-from executor.grammar import Desk, Key, News, User
+from executor.grammar import Key, News, User
+from executor.grammar_desk import Desk
 from executor.grammar_worker_setup import setup_of
 from executor.model_runner import load
 from executor.settings import Settings
@@ -40,11 +41,24 @@ PERSON = {
 SCHEMA = Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(PERSON))
 
 
-class Timed:
-    """A desk whose calls are timed: those of the engine's thread, and masks from order to arrival."""
+BOMB = Grammar(
+    kind=GrammarKind.JSON_SCHEMA,
+    text=json.dumps(
+        {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(3000)}}
+    ),
+)
 
-    def __init__(self, desk: Desk) -> None:
+
+class Timed:
+    """A desk whose calls by the engine's thread are timed.  With `bombs`, so many users always have
+    one compiling."""
+
+    def __init__(self, desk: Desk, bombs: int = 0) -> None:
         self._desk = desk
+        self._bombs = {(-1 - n, 0): n for n in range(bombs)}
+        self.exploded = 0
+        for key, n in self._bombs.items():
+            desk.open(key, (f"hostile{n}", "u"), BOMB)
         self.calls_ns = 0
         self.waits = 0
         self.calls = 0
@@ -59,7 +73,19 @@ class Timed:
         self._desk.open(key, user, grammar)
 
     def news(self) -> list[News]:
-        return self._timed(self._desk.news)  # type: ignore[return-value]  # as it was
+        found: list[News] = self._timed(self._desk.news)  # type: ignore[assignment]  # as it was
+        for told in found:
+            if (n := self._bombs.pop(told.key, None)) is not None:
+                again = (told.key[0], told.key[1] + 1)
+                self._bombs[again] = n
+                self._desk.close(told.key)
+                self._desk.open(again, (f"hostile{n}", "u"), BOMB)
+                self.exploded += 1
+        return found
+
+    def stop(self) -> None:
+        for key in self._bombs:
+            self._desk.close(key)
 
     def mask(self, key: Key) -> bytes | None:
         found = self._timed(lambda: self._desk.mask(key))
@@ -139,8 +165,13 @@ def main(arguments: list[str]) -> None:
         first_masks(desk, heard)
         free: list[Grammar | None] = [None] * 8
         bound: list[Grammar | None] = [SCHEMA] * 8
-        for name, rows in (("8 plain rows", free), ("8 rows of a schema", bound)) * 3:
-            timed = Timed(desk)
+        loads = (
+            ("8 plain rows", free, 0),
+            ("8 rows of a schema", bound, 0),
+            ("8 plain rows, 2 bombs", free, 2),
+        )
+        for name, rows, bombs in loads * 3:
+            timed = Timed(desk, bombs)
             inbox: deque[tuple[int, Submit]] = deque()
 
             def take(inbox: deque[tuple[int, Submit]] = inbox) -> list[tuple[int, Submit]]:
@@ -151,12 +182,13 @@ def main(arguments: list[str]) -> None:
             )
             took = steps_ms(card, engine, inbox, rows)
             print(
-                f"  {name:20} step {median(took):6.2f} ms, p99 {sorted(took)[-2]:6.2f} ms;"
+                f"  {name:22} step {median(took):6.2f} ms, p99 {sorted(took)[-2]:6.2f} ms;"
                 f" in the engine's thread {timed.calls_ns / STEPS / 1e3:5.0f} us a step;"
-                f" {timed.waits} of {timed.calls} masks were late"
+                f" {timed.waits} of {timed.calls} masks late; {timed.exploded} bombs refused"
             )
             for seq in list(engine._seqs.values()):
                 timed.close(seq.key)
+            timed.stop()
 
 
 if __name__ == "__main__":

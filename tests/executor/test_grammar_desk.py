@@ -19,7 +19,8 @@ import pytest
 
 from executor.contract import Cause, Grammar, GrammarKind, Sampling
 from executor.echo import IM_END, VOCAB_SIZE, tokenizer_json
-from executor.grammar import Desk, Key, News
+from executor.grammar import Key, News
+from executor.grammar_desk import Desk
 from executor.grammar_worker_setup import Setup
 from executor.settings import Settings
 from tests.executor.fakes import FakeRunner, Harness, job
@@ -355,7 +356,7 @@ def test_masks_over_budget_end_it_in_the_middle() -> None:
 
 def test_an_abort_while_it_compiles_leaves_nothing() -> None:
     with office(msgspec.structs.replace(SETUP, compile_cpu_ms=2000)) as here:
-        keys = [here.open(BOMBS["many properties"]) for _ in range(6)]  # two compile, four wait
+        keys = [here.open(BOMBS["many properties"]) for _ in range(6)]  # one compiles, five wait
         here.until(lambda: here.desk._processes)
         for key in keys:
             here.desk.close(key)
@@ -371,6 +372,19 @@ def test_users_take_turns() -> None:
         order = [told.key for told in here.order]
         assert order.index(one) <= 2
         assert [key for key in order if key != one] == many
+
+
+def test_a_bomb_keeps_its_own_user_waiting_and_nobody_else() -> None:
+    with office(msgspec.structs.replace(SETUP, compile_cpu_ms=5000, wall_ms=20_000)) as here:
+        bomb = here.open(BOMBS["many properties"], "hostile")
+        behind = here.open(regex("a"), "hostile")
+        here.until(lambda: here.desk._processes)
+        assert here.news(here.open(regex("b"), "one")).cause is None
+        assert here.news(here.open(regex("b"), "two")).cause is None
+        assert bomb in here.desk._processes
+        assert behind not in here.desk._processes
+        here.desk.close(bomb)
+        assert here.news(behind).cause is None
 
 
 def test_a_worker_that_dies_is_replaced_and_its_processes_live_on() -> None:
