@@ -130,14 +130,20 @@ def _place(
     with torch.inference_mode():
         outer = outer_weights(source, dtype)
         blocks = _kv_blocks(config, dtype, context, kv_bytes)
-        ops = _cpu_ops(config, outer, dtype, numerics, blocks)
-        runner = _built(source, ops, outer, dtype, min(context, blocks * BLOCK_TOKENS), progress)
+        context = min(context, blocks * BLOCK_TOKENS)
+        ops = _cpu_ops(config, outer, dtype, numerics, blocks, context)
+        runner = _built(source, ops, outer, dtype, context, progress)
     _warm(runner, progress)
     return _card(source, runner, numerics, dtype), runner
 
 
 def _cpu_ops(
-    config: ModelConfig, outer: OuterWeights, dtype: torch.dtype, numerics: str, blocks: int
+    config: ModelConfig,
+    outer: OuterWeights,
+    dtype: torch.dtype,
+    numerics: str,
+    blocks: int,
+    context_tokens: int,
 ) -> Backend[Any]:
     """Native where the numerics allow it and the machine can."""
     each = tuple(frequencies(rope, config.head_dim, outer.rope_divisors) for rope in config.ropes)
@@ -147,7 +153,13 @@ def _cpu_ops(
         if not isinstance(kernels, Absent) and why is None:
             threads = torch.get_num_threads()
             return make_native_ops(
-                config, kernels, outer.embedding, each, kv_blocks=blocks, threads=threads
+                config,
+                kernels,
+                outer.embedding,
+                each,
+                kv_blocks=blocks,
+                context_tokens=context_tokens,
+                threads=threads,
             )
         _log.warning("native_kernels_absent", reason=why)
     return TorchOps(

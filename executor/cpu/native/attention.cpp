@@ -149,18 +149,16 @@ void soften(Rows& rows, const Shape& shape, long start, long padded) {
         const float before = rows.most[r];
         const float here = _mm512_reduce_max_ps(most);
         const float now = here > before ? here : before;
+        // −∞ still: this row has seen no key yet, or NaN alone, which has to show
+        const float base = now == none ? 0.0f : now;
         bf16* weights = rows.weights + r * kStretch;
-        if (now == none) {  // this row sees none of these keys, and none before
-            std::memset(weights, 0, padded * sizeof(bf16));
-            continue;
-        }
         __m512 sum = _mm512_setzero_ps();
         for (long i = 0; i < padded; i += 16) {
-            const __m512 weight = exp512(_mm512_sub_ps(_mm512_load_ps(scores + i), _mm512_set1_ps(now)));
+            const __m512 weight = exp512(_mm512_sub_ps(_mm512_load_ps(scores + i), _mm512_set1_ps(base)));
             sum = _mm512_add_ps(sum, weight);
             narrow(weights + i, weight);
         }
-        const __m512 fade = exp512(_mm512_set1_ps(before - now));
+        const __m512 fade = exp512(_mm512_set1_ps(before - base));
         if (now != before)
             for (long i = 0; i < shape.d; i += 16) {
                 float* at = rows.found + r * shape.d + i;
@@ -229,10 +227,11 @@ long lockgate_part_floats(long d) { return d + 16; }
 
 // qkv (tokens, heads + 2·kv_heads, d) bf16 → mixed (tokens, heads, d) bf16; d % 32 == 0.
 //   memory       this layer's blocks (above);  places (tokens): block · 32 + offset of each token
-//   cosine, sine (tokens, d / 2) float32, or null: no rotation
+//   positions    (tokens) in their sequences, rows of cosine, sine (context, d / 2) float32; these
+//                null: no rotation
 //   tasks        each for every kv head;  merges: those of them (by index) that begin a split tile
 //   work         parts · kv_heads · group · part_floats
-void lockgate_attend(const bf16* qkv, bf16* mixed, bf16* memory, long tokens, const int32_t* places,
+void lockgate_attend(const bf16* qkv, bf16* mixed, bf16* memory, long tokens, const int32_t* places, const int32_t* positions,
                      const float* cosine, const float* sine, const int32_t* table, long width,
                      const lockgate_task* tasks, long task_count, const int32_t* merges, long merge_count,
                      float* work, long heads, long kv_heads, long d, float scale, long window,
@@ -247,7 +246,8 @@ void lockgate_attend(const bf16* qkv, bf16* mixed, bf16* memory, long tokens, co
             for (long head = 0; head < kv_heads; ++head) {
                 alignas(64) bf16 key[kHeadMax];
                 const bf16* from = qkv + token * stride + (heads + head) * d;
-                turn(from, key, shape, k_norm, cosine ? cosine + token * d / 2 : nullptr, sine + token * d / 2);
+                const long angle = positions[token] * (d / 2);
+                turn(from, key, shape, k_norm, cosine ? cosine + angle : nullptr, sine + angle);
                 store(shape, key, from + kv_heads * d, block, head, places[token] % kBlockTokens);
             }
         }
@@ -263,8 +263,8 @@ void lockgate_attend(const bf16* qkv, bf16* mixed, bf16* memory, long tokens, co
                 for (long g = 0; g < group; ++g)
                     turn(qkv + (task.first + t) * stride + (kv_head * group + g) * d,
                          rows.q + (t * group + g) * d, shape, q_norm,
-                         cosine ? cosine + (task.first + t) * d / 2 : nullptr,
-                         sine + (task.first + t) * d / 2);
+                         cosine ? cosine + (task.position + t) * (d / 2) : nullptr,
+                         sine + (task.position + t) * (d / 2));
             const int32_t* blocks = table + task.row * width;
             const long end = task.position + task.count;
             const auto attend = [&](long span) {

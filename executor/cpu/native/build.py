@@ -1,7 +1,7 @@
 """The C++ kernels: compiled once for this machine by the compiler it has, then loaded.
 
 Built at the first start, in seconds, into a folder of mode 0700 of this user, under a name that is
-the digest of sources, compiler and flags; `python -m executor.cpu.native.build` does the same ahead
+the digest of sources and flags; `python -m executor.cpu.native.build` does the same ahead
 of time, for an image without a compiler.  Where there is no compiler, or the processor lacks AVX-512
 with bf16, `library` says why and the torch backend serves alone.
 
@@ -50,7 +50,7 @@ def library(folder: Path | None = None) -> ctypes.CDLL | Absent:
     if os.environ.get("LOCKGATE_NATIVE") == "off":
         return Absent("LOCKGATE_NATIVE is off")
     try:
-        folder = folder or _cache_folder()
+        folder = _cache_folder() if folder is None else folder.absolute()
         path = folder / f"kernels-{_digest()}.so"
         if not path.exists():
             compiler = _compiler()
@@ -62,8 +62,9 @@ def library(folder: Path | None = None) -> ctypes.CDLL | Absent:
         return declare(ctypes.CDLL(str(path)))
     except subprocess.SubprocessError as why:
         return Absent(f"the kernels did not compile ({type(why).__name__})")
-    except OSError as why:
-        return Absent(f"the kernels cannot be kept or loaded: {why.strerror or why}")
+    except (OSError, AttributeError) as why:  # the latter: a library that lacks one of them
+        reason = getattr(why, "strerror", None) or why
+        return Absent(f"the kernels cannot be kept or loaded: {reason}")
 
 
 def _able() -> bool:
@@ -77,12 +78,18 @@ def _compiler() -> str | None:
 
 
 def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "lockgate" / "native"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as why:  # a user without HOME and without an entry in the system's list
+        raise OSError("there is no home directory; set XDG_CACHE_HOME") from why
+    return Path(base).absolute() / "lockgate" / "native"
 
 
 def _private(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.parent.mkdir(
+        mode=0o700, parents=True, exist_ok=True
+    )  # `parents` alone are open to umask
+    folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise OSError(f"{folder.name} is writable by others")
@@ -105,7 +112,8 @@ def _digest() -> str:
 
 
 def _compile(compiler: str, path: Path) -> None:
-    """Into a name of its own, then renamed: two starts at once do not see half a file."""
+    """Into a name of its own, then renamed: two starts at once do not see half a file, nor does one
+    after a power cut.  What does not load is not kept."""
     here = Path(__file__).parent
     with TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / path.name
@@ -116,7 +124,10 @@ def _compile(compiler: str, path: Path) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
         )
+        declare(ctypes.CDLL(str(made)))
         made.chmod(0o500)
+        with made.open("rb") as written:
+            os.fsync(written.fileno())
         made.replace(path)
 
 

@@ -142,11 +142,11 @@ void block_sums(const bf16* x, long count, float* sums) {
 
 inline long strips_of(long n) { return (n + kColumns - 1) / kColumns; }
 
-// Strips a piece of work: some 64k multiplications of pairs, about 3 µs, so that claiming one costs
-// little and the last one is soon done.
-inline long grain_of(long m, long k) {
-    const long each = (m < 4 ? 4 : m) * k * kColumns / 2;
-    return each >= (1 << 16) ? 1 : (1 << 16) / each;
+// Strips a piece of work: a few microseconds of multiplying or, of few rows, of reading, so that
+// claiming one costs little, a thread reads on where it was, and the last piece is soon done.
+inline long grain_of(long m, long strip_bytes) {
+    const long work = (m < 4 ? 4 : m) * strip_bytes;
+    return work >= (1 << 19) ? 1 : (1 << 19) / work;
 }
 
 inline long pieces_of(long strips, long grain) { return (strips + grain - 1) / grain; }
@@ -163,7 +163,7 @@ void lockgate_linear_bf16(const bf16* x, long m, long k, long n, const bf16* pac
     const long strips = strips_of(n);
     const long part = kCacheBytes / (2 * k) > kTileRows ? kCacheBytes / (2 * k) : kTileRows;
     const long parts = (m + part - 1) / part, each = (m + parts - 1) / parts;
-    const long grain = grain_of(m, k);
+    const long grain = grain_of(m, 2 * k * kColumns);
     in_parallel(parts * pieces_of(strips, grain), [&](long piece) {
         const long per_part = pieces_of(strips, grain);
         const long row = piece / per_part * each, first = piece % per_part * grain;
@@ -180,7 +180,7 @@ void lockgate_linear_int4(const bf16* x, long m, long k, long n, const uint8_t* 
     const Out to{out, n, wide != 0, bias};
     const long strips = strips_of(n), blocks = k / kQuant;
     block_sums(x, m * blocks, sums);
-    const long grain = grain_of(m, k);
+    const long grain = grain_of(m, 2 * blocks * kBlockBytes);
     in_parallel(pieces_of(strips, grain), [&](long piece) {
         for (long strip = piece * grain; strip < (piece + 1) * grain && strip < strips; ++strip)
             each_tile(m, Quantised{x, k, sums, blocks, packed + strip * blocks * kBlockBytes,

@@ -28,7 +28,7 @@ from executor.model.source import QuantBlocks
 from executor.model.weights import LayerWeights, embedding_scale
 
 from .linear import Space, SwitchingLinear, choose
-from .plan import NativePlan, Turning, make_native_plan
+from .plan import NativePlan, make_native_plan
 from .sampling import sample_natively
 
 HEAD_MULTIPLE, HEAD_MAX, GROUP_MAX = 32, 256, 48
@@ -46,10 +46,23 @@ def unsupported(config: ModelConfig) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Angles:
+    """Of one rope, for every position of the context: (context_tokens, head_dim / 2) float32 each."""
+
+    cosine: Tensor
+    sine: Tensor
+
+    @classmethod
+    def make(cls, frequencies: Tensor, factor: float, context_tokens: int) -> Angles:
+        angles = torch.outer(torch.arange(context_tokens, dtype=torch.float32), frequencies)
+        return cls(angles.cos().mul_(factor), angles.sin().mul_(factor))
+
+
+@dataclass(frozen=True, slots=True)
 class NativeOps:
     config: ModelConfig
     library: ctypes.CDLL
-    ropes: tuple[Turning, ...]
+    angles: tuple[Angles, ...]  # one a rope
     windows: tuple[int | None, ...]
     embedding: Tensor  # bfloat16
     memory: tuple[NDArray[np.uint16], ...]  # a layer: (blocks, 2 · kv_heads · 32 · head_dim), bf16
@@ -106,12 +119,11 @@ class NativeOps:
 
     def step(self, batch: Batch) -> NativePlan:
         group = self.config.heads // self.config.kv_heads
-        return make_native_plan(batch, group, self.ropes, self.windows)
+        return make_native_plan(batch, group, self.windows)
 
     def run(self, step: NativePlan, forward: Callable[[NativePlan], Tensor]) -> Tensor:
-        with torch.inference_mode():
-            logits = forward(step)
-        return logits.clone() if logits.is_inference() else logits
+        with torch.no_grad():
+            return forward(step)
 
     def embed(self, step: NativePlan) -> Tensor:
         x = functional.embedding(step.token_ids, self.embedding).float()
@@ -145,7 +157,7 @@ class NativeOps:
     def attend(self, step: NativePlan, layer: Layer, qkv: Tensor) -> Tensor:
         config, kind = self.config, layer.kind
         out = self.space.take("mixed", step.tokens, config.heads * config.head_dim)
-        angles = None if kind.rope is None else step.angles[kind.rope]
+        angles = None if kind.rope is None else self.angles[kind.rope]
         tasks = step.tasks[kind.window]
         work = self.space.work(
             tasks.parts * config.heads * self.library.lockgate_part_floats(config.head_dim)
@@ -156,6 +168,7 @@ class NativeOps:
             self.memory[layer.number].ctypes.data,
             step.tokens,
             step.places.ctypes.data,
+            step.positions.ctypes.data,
             None if angles is None else angles.cosine.data_ptr(),
             None if angles is None else angles.sine.data_ptr(),
             step.table.ctypes.data,
@@ -192,6 +205,7 @@ def make_native_ops(
     ropes: Sequence[Tensor],
     *,
     kv_blocks: int,
+    context_tokens: int,
     threads: int,
 ) -> NativeOps:
     """`ropes`: frequencies, one each.  The kernels have threads of their own; torch's would only spin
@@ -201,8 +215,8 @@ def make_native_ops(
     return NativeOps(
         config=config,
         library=library,
-        ropes=tuple(
-            Turning(each, rope.attention_factor)
+        angles=tuple(
+            Angles.make(each, rope.attention_factor, context_tokens)
             for each, rope in zip(ropes, config.ropes, strict=True)
         ),
         windows=tuple({config.kind(layer).window for layer in range(config.layers)}),

@@ -23,14 +23,6 @@ _TASK_NUMBERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Angles:
-    """Of one rope: (tokens, head_dim / 2) float32 each."""
-
-    cosine: Tensor
-    sine: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class Tasks:
     """Of one window: int32 (n, 8) as `lockgate_task`, and those of them that begin a split tile."""
 
@@ -44,24 +36,14 @@ class NativePlan:
     token_ids: Tensor
     places: NDArray[np.int32]  # block · 32 + offset of each token
     table: NDArray[np.int32]  # (rows, blocks)
-    angles: tuple[Angles, ...]
+    positions: NDArray[np.int32]
     tasks: dict[int | None, Tasks]
     sampled: Tensor
     wanted: int
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Turning:
-    """One rope: radians a position (head_dim / 2,), and what its cosines and sines are multiplied by."""
-
-    frequencies: Tensor
-    factor: float
-
-
-def make_native_plan(
-    batch: Batch, group: int, ropes: Sequence[Turning], windows: Sequence[int | None]
-) -> NativePlan:
+def make_native_plan(batch: Batch, group: int, windows: Sequence[int | None]) -> NativePlan:
     rows = batch.rows
     counts = np.array([len(row.tokens) for row in rows])
     starts = np.array([row.start for row in rows])
@@ -74,30 +56,21 @@ def make_native_plan(
         used = -(-row.end // BLOCK_TOKENS)
         table[at, :used] = row.blocks[:used]
     blocks = table[np.repeat(np.arange(len(rows)), counts), positions // BLOCK_TOKENS]
-    where = torch.from_numpy(positions).float()
     sampled = [
-        int(first + count) - 1
-        for row, first, count in zip(rows, firsts, counts, strict=True)
-        if row.wants_logits
+        at
+        for row, end in zip(rows, (firsts + counts).tolist(), strict=True)
+        for at in range(end - row.logit_rows, end)
     ]
     return NativePlan(
         token_ids=torch.tensor([token for row in rows for token in row.tokens]),
         places=(blocks * BLOCK_TOKENS + positions % BLOCK_TOKENS).astype(np.int32),
         table=table,
-        angles=tuple(_angles(where, each) for each in ropes),
+        positions=positions.astype(np.int32),
         tasks={window: make_tasks(rows, group, window) for window in windows},
         sampled=torch.tensor(sampled, dtype=torch.int64),
         wanted=len(sampled),
         tokens=tokens,
     )
-
-
-def _angles(positions: Tensor, rope: Turning) -> Angles:
-    angles = torch.outer(positions, rope.frequencies)
-    cosine, sine = angles.cos(), angles.sin()
-    if rope.factor != 1.0:
-        cosine, sine = cosine * rope.factor, sine * rope.factor
-    return Angles(cosine, sine)
 
 
 def make_tasks(rows: Sequence[Row], group: int, window: int | None) -> Tasks:
