@@ -49,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         seqs_max=options.max_seqs,
         waiting_max=options.max_waiting,
         step_ms_max=options.step_ms_max,
+        speculation=options.speculation == "on",
     )
     serve(load, options.socket, settings=settings, clock_ns=monotonic_ns)
     return EXIT_FAILED
@@ -115,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-seqs", type=_at_least_one, default=64, help="sequences in one step")
     add("--max-waiting", type=_at_least_one, default=4096, help="requests in the queue")
     add("--step-ms-max", type=_at_least_one, default=200, help="what a step with prompts may take")
+    add("--speculation", choices=("on", "off"), default="on", help="guess ahead where it pays")
     return parser
 
 

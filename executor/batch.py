@@ -21,12 +21,20 @@ class Row:
     """The part of one sequence that this step computes: `tokens` at positions
     `start … start + len(tokens) − 1`, whose keys and values go to those places of `blocks`
     (`blocks[p // block_tokens]`, offset `p % block_tokens`); everything before `start` is there.
-    `wants_logits`: this row reaches the end of its known tokens, so one token will be sampled."""
+    `wants_logits`: this row reaches the end of its known tokens, so one token will be sampled.
+    `drafted`: the last so many of `tokens` are guesses of what will be sampled; such a row gets the
+    logits after its last known token and after each guess, to see where the guesses hold.  Keys and
+    values of a guess that did not hold are written over before anything reads them."""
 
     tokens: Sequence[int]
     start: int
     blocks: Sequence[int]
     wants_logits: bool
+    drafted: int = 0
+
+    @property
+    def logit_rows(self) -> int:
+        return self.drafted + 1 if self.wants_logits else 0
 
     @property
     def end(self) -> int:
@@ -35,7 +43,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows with one token each (decodes) come first, then chunks of prompts."""
+    """Rows with one token each (decodes) come first, then all others: chunks of prompts, and decodes
+    with guesses."""
 
     rows: Sequence[Row]
 
@@ -60,8 +69,8 @@ class Runner(Protocol):
     def context_tokens(self) -> int: ...
 
     def run(self, batch: Batch) -> Tensor:
-        """Write keys and values, and return float32 logits `(rows that want them, vocab_size)`,
-        in row order.  The tensor is the caller's until the next `run`."""
+        """Write keys and values, and return float32 logits `(Σ logit_rows, vocab_size)`, in
+        row order.  The tensor is the caller's until the next `run`."""
         ...
 
     def sample(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:

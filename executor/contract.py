@@ -143,8 +143,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     `prefilled` counts prompt tokens whose prefill ran, each once however often it was recomputed;
     `generated` all tokens sampled, delivered or not.  The three spans add up to the life of the
     request in the executor; a span that was never entered is 0.  `device_ns` is this request's part
-    of the measured step times; `recomputed_ns` the part spent on work lost to preemption, which is
-    charged to nobody."""
+    of the measured step times; `recomputed_ns` the part spent on work lost to preemption and on
+    guesses that did not hold, which is charged to nobody."""
 
     request: int
     cause: Cause
@@ -173,10 +173,12 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     step_ns: int = 0  # measured, cumulative
     busy_ns: int = 0  # attributed to requests, cumulative
-    overhead_ns: int = 0  # step_ns − busy_ns: recompute and the like
+    overhead_ns: int = 0  # step_ns − busy_ns: recompute, wrong guesses and the like
     preemptions: int = 0
     prompt_tokens: int = 0  # cumulative
     generated_tokens: int = 0
+    drafted_tokens: int = 0  # guesses that were run, cumulative
+    accepted_tokens: int = 0  # of these, what was then sampled
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):

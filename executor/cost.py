@@ -64,22 +64,25 @@ def split(total: int, weights: Sequence[int]) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class Share:
     """A row of a step: `new` tokens after `start`, of which the first `lost` had been computed
-    before a preemption threw them away."""
+    before a preemption threw them away, and the last `missed` were guesses that did not hold."""
 
     new: int
     start: int
     lost: int = 0
+    missed: int = 0
 
 
 def attribute(total_ns: int, rows: Sequence[Share], rates: Rates) -> list[tuple[int, int]]:
-    """Split a measured step over its rows: (the request's, lost to preemption) each, nanoseconds.
-    All of them together add up to `total_ns` exactly."""
+    """Split a measured step over its rows: (the request's, lost to preemption and to wrong
+    guesses) each, nanoseconds.  A row's part of what is fixed is the request's all the same.  All of them together add up to `total_ns` exactly."""
     fixed = rates.step_ns / len(rows)
     weights: list[int] = []
     for row in rows:
-        weight = 1 + int(fixed + rates.row_ns(row.new, row.start))
-        lost = weight * row.lost // row.new
-        weights += (weight - lost, lost)
+        meant = row.new - row.missed
+        missed = int(rates.row_ns(row.missed, row.start + meant))
+        weight = 1 + int(fixed + rates.row_ns(meant, row.start))
+        lost = weight * row.lost // meant
+        weights += (weight - lost, lost + missed)
     parts = split(total_ns, weights)
     return list(zip(parts[::2], parts[1::2], strict=True))
 

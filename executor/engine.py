@@ -14,7 +14,7 @@ Refuses to know: sockets, threads, text, tenants by name.  Source: ENGINE.md §1
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Final
@@ -36,10 +36,11 @@ from executor.contract import (
     Update,
     Waiting,
 )
-from executor.cost import Share, StepTimes, TimeBudget, attribute
+from executor.cost import StepTimes, TimeBudget, attribute
 from executor.failure import where
 from executor.grammar import Grammars
 from executor.grammar_seats import Seats, gone
+from executor.guesses import Guesser, Planned, choose, held
 from executor.scheduler import Chunk, Fcfs, Scheduler, admission_tokens, places
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits
@@ -89,6 +90,8 @@ class Engine:
         self._seqs: dict[Key, Sequence] = {}
         self._out: dict[int, list[Update]] = {}
         self._seats = Seats(grammars)
+        on = self._settings.speculation
+        self._guesser = Guesser(runner.block_tokens, runner.context_tokens, on=on)
         self._stalled = False
         self._totals = Totals()
         self._tickets = 0
@@ -181,7 +184,7 @@ class Engine:
                 key, cause, detail = gone(told)
                 self._end(key, cause, now_ns, detail)
         for seq, choice in self._seats.late():
-            self._result(seq, choice, now_ns)
+            self._result(seq, (choice,), now_ns)
 
     def _expire(self, now_ns: int) -> None:
         """End what waited too long before its prefill.  Looks at the queue only when one is due."""
@@ -233,67 +236,62 @@ class Engine:
 
     def _run(self, chunks: Seq[Chunk]) -> None:
         """Run the planned rows and deal with what came out.  What was planned is done or CRASHED."""
-        planned = [(chunk.seq, chunk.seq.generation, chunk.count) for chunk in chunks]
-        shares = [_share(chunk) for chunk in chunks]
         begin_ns = self._clock_ns()
         aborted: list[Key] = []
-        choices: list[Choice] = []
-        asking: list[Sequence] = []
+        found: dict[Key, list[Choice]] = {}
         failure: Exception | None = None
-        batch = self._batch(chunks)
+        planned = self._planned(chunks)
+        batch = Batch([_row(row) for row in planned])
         try:
             logits = self._runner.run(batch)
             aborted = self._take(self._clock_ns())
-            gone = set(aborted)
-            wanting = [seq for seq, _, count in planned if seq.todo == count]
-            asking = [seq for seq in wanting if seq.key not in gone]
-            if len(asking) < len(wanting):
-                logits = logits[[i for i, seq in enumerate(wanting) if seq.key not in gone]]
-            asking, asks, logits = self._seats.sift(asking, logits)
-            if asking:
-                choices = self._runner.sample(logits, asks)
+            found = choose(planned, set(aborted), logits, self._seats.sift, self._runner.sample)
         except Exception as caught:  # noqa: BLE001 — whatever the model raises is this step's end
             failure = caught
         now_ns = self._clock_ns()
         self._totals.steps += 1
         self._totals.step_ns += now_ns - begin_ns
         if failure is not None:
-            self._failed(failure, [seq for seq, _, _ in planned], aborted, now_ns)
+            self._failed(failure, [row.seq for row in planned], aborted, now_ns)
             return
         self._failures = 0
-        self._charge(planned, shares, now_ns - begin_ns)
+        self._charge(planned, found, now_ns - begin_ns)
         for key in aborted:
             self._end(key, Cause.ABORTED, now_ns)
-        chosen = {seq.key: choice for seq, choice in zip(asking, choices, strict=True)}
-        for seq, generation, _ in planned:
-            if seq.generation == generation:
-                self._result(seq, chosen.get(seq.key), now_ns)
+        for row in planned:
+            if row.seq.generation == row.generation:
+                self._result(row.seq, found.get(row.seq.key, ()), now_ns)
 
-    def _batch(self, chunks: Seq[Chunk]) -> Batch:
-        rows = []
+    def _planned(self, chunks: Seq[Chunk]) -> list[Planned]:
+        """Give out the blocks, then add guesses where there is room for them."""
         for chunk in chunks:
-            seq, start, end = chunk.seq, chunk.seq.computed, chunk.seq.computed + chunk.count
-            room = end if seq.blocks else admission_tokens(seq, self._limits)
+            seq = chunk.seq
+            room = seq.computed + chunk.count if seq.blocks else admission_tokens(seq, self._limits)
             self.blocks.allocate(seq, room)
-            rows.append(Row(seq.tokens[start:end], start, seq.blocks, end == len(seq.tokens)))
-        return Batch(rows)
+        return self._guesser.plan(chunks, self._times.rates)
 
     def _charge(
-        self, planned: Seq[tuple[Sequence, int, int]], shares: Seq[Share], measured_ns: int
+        self, planned: Seq[Planned], found: Mapping[Key, Seq[Choice]], measured_ns: int
     ) -> None:
         """The rows were computed, whoever still wants them: book tokens and time."""
-        parts = attribute(measured_ns, shares, self._times.rates)
+        rates = self._times.rates
+        self._guesser.settle(planned, found, rates, measured_ns)
+        shares = [row.share(len(row.guesses) - held(found.get(row.seq.key))) for row in planned]
+        parts = attribute(measured_ns, shares, rates)
         self._times.observe(shares, measured_ns)
-        for (seq, _, count), (own_ns, lost_ns) in zip(planned, parts, strict=True):
-            before = seq.prefilled
-            seq.advance(count)
+        for row, share, (own_ns, lost_ns) in zip(planned, shares, parts, strict=True):
+            seq, before = row.seq, row.seq.prefilled
+            seq.advance(row.count)
+            self._totals.drafted_tokens += len(row.guesses)
+            self._totals.accepted_tokens += len(row.guesses) - share.missed
             seq.device_ns += own_ns
             seq.recomputed_ns += lost_ns
             self._totals.busy_ns += own_ns
             self._totals.prompt_tokens += seq.prefilled - before
             self._scheduler.charge(seq, own_ns)
 
-    def _result(self, seq: Sequence, choice: Choice | None, now_ns: int) -> None:
+    def _result(self, seq: Sequence, choices: Seq[Choice], now_ns: int) -> None:
+        """`choices`: none for a chunk in the middle of a prompt, several where guesses held."""
         owner, request = seq.key
         if not seq.generated:
             self._say(
@@ -302,22 +300,22 @@ class Engine:
                     request=request, done_tokens=seq.prefilled, total_tokens=seq.prompt_tokens
                 ),
             )
-        if choice is None:
-            return  # a chunk in the middle of a prompt
-        if choice.token is None:
-            self._end(seq.key, Cause.CRASHED, now_ns, "the model gave no numbers for this request")
+        if not choices:
             return
-        if seq.phase is not Phase.DECODE:
+        if seq.phase is not Phase.DECODE and choices[0].token is not None:
             seq.enter(Phase.DECODE, now_ns)
-        seq.tokens.append(choice.token)
-        self._totals.generated_tokens += 1
-        logprobs = () if choice.logprobs is None else (choice.logprobs,)
-        self._say(owner, Emitted(request=request, tokens=(choice.token,), logprobs=logprobs))
-        cause = seq.verdict(choice.token, self._runner.context_tokens, self.blocks.tokens)
-        if cause is not None:
+        room = (self._runner.context_tokens, self.blocks.tokens)
+        said, cause = seq.extend([choice.token for choice in choices], *room)
+        if said:
+            self._totals.generated_tokens += len(said)
+            logprobs = [c.logprobs for c in choices[: len(said)] if c.logprobs is not None]
+            self._say(owner, Emitted(request=request, tokens=said, logprobs=tuple(logprobs)))
+        if cause is Cause.CRASHED:
+            self._end(seq.key, cause, now_ns, "the model gave no numbers for this request")
+        elif cause is not None:
             self._end(seq.key, cause, now_ns)
         else:
-            self._seats.told(seq, choice.token)
+            self._seats.told(seq, said[-1])
 
     def _failed(
         self, failure: Exception, involved: Seq[Sequence], aborted: Seq[Key], now_ns: int
@@ -346,6 +344,7 @@ class Engine:
         if not self._seats.forget(seq):
             self._scheduler.remove(seq)
         self.blocks.release(seq)
+        self._guesser.forget(key)
         self._queue_changed = True
         self._say(key[0], seq.ended(cause, detail))
 
@@ -390,7 +389,6 @@ class Engine:
         assert not any(seq.blocks for seq in self._scheduler.waiting)
 
 
-def _share(chunk: Chunk) -> Share:
-    seq, start = chunk.seq, chunk.seq.computed
-    lost = max(0, min(start + chunk.count, seq.high_water) - start)
-    return Share(new=chunk.count, start=start, lost=lost)
+def _row(row: Planned) -> Row:
+    tokens = row.seq.tokens[row.start : row.start + row.count]
+    return Row([*tokens, *row.guesses], row.start, row.seq.blocks, row.wants, len(row.guesses))

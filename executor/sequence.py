@@ -10,6 +10,7 @@ Refuses to know: the model, the queue it stands in, the wire.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from enum import IntEnum
 from math import isfinite
 from typing import Final
@@ -100,12 +101,13 @@ class Sequence:
     def started(self) -> bool:
         return self.high_water > 0
 
-    def ask(self, allowed: bytes | None = None) -> Ask:
-        """What the sampler must know for the next token.  `allowed`: its grammar's mask."""
-        early = self.generated < self.job.min_tokens
+    def ask(self, allowed: bytes | None = None, said: Seq[int] = ()) -> Ask:
+        """What the sampler must know for the next token, after it will have `said` these.
+        `allowed`: its grammar's mask."""
+        early = self.generated + len(said) < self.job.min_tokens
         return Ask(
             sampling=self.job.sampling,
-            tokens=self.tokens,
+            tokens=[*self.tokens, *said] if said else self.tokens,
             prompt_tokens=self.prompt_tokens,
             banned=self.job.stop_token_ids if early else (),
             plain_greedy=self.plain_greedy and not (early and self.stop_ids) and allowed is None,
@@ -123,6 +125,25 @@ class Sequence:
         self.computed += count
         assert self.computed <= len(self.tokens)
         self.high_water = max(self.high_water, self.computed)
+
+    def extend(
+        self, sampled: Seq[int | None], context_tokens: int, kv_tokens: int
+    ) -> tuple[tuple[int, ...], Cause | None]:
+        """Append what was sampled, up to its end: what was said, and the verdict.  All but the last
+        were guesses that held, so they are computed.  None: the model gave no numbers."""
+        before = len(self.tokens)
+        cause: Cause | None = None
+        for at, token in enumerate(sampled):
+            if at:
+                self.advance(1)
+            if token is None:
+                cause = Cause.CRASHED
+            else:
+                self.tokens.append(token)
+                cause = self.verdict(token, context_tokens, kv_tokens)
+            if cause is not None:
+                break
+        return tuple(self.tokens[before:]), cause
 
     def rewind(self, now_ns: int) -> None:
         """Preempted: everything is to be computed again, nothing generated is lost.  The blocks

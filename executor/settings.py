@@ -14,13 +14,15 @@ from executor.scheduler import Limits
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`step_ms_max` is what a step with prompts in it should take at most, so that one long prompt
-    never stalls the decodes beside it; `chunk_tokens_min` of prompts run all the same."""
+    never stalls the decodes beside it; `chunk_tokens_min` of prompts run all the same.
+    `speculation`: guesses are run where they pay; what is said stays the same."""
 
     seqs_max: int = 64
     waiting_max: int = 4096
     step_ms_max: int = 200
     chunk_tokens_min: int = 64
     step_tokens_max: int = 2048
+    speculation: bool = True
     check_invariants: bool = False
 
 

@@ -19,6 +19,8 @@ class Totals:
     preemptions: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     def gauges(self, running: int, waiting: int, blocks: BlockManager) -> Gauges:
         return Gauges(
@@ -33,4 +35,6 @@ class Totals:
             preemptions=self.preemptions,
             prompt_tokens=self.prompt_tokens,
             generated_tokens=self.generated_tokens,
+            drafted_tokens=self.drafted_tokens,
+            accepted_tokens=self.accepted_tokens,
         )

@@ -156,6 +156,8 @@ _GAUGES: Final[tuple[tuple[str, str, _Read], ...]] = (
 _COUNTERS: Final[tuple[tuple[str, str, _Read], ...]] = (
     ("prompt_tokens", "Prompt tokens prefilled.", lambda g: g.prompt_tokens),
     ("generation_tokens", "Tokens generated.", lambda g: g.generated_tokens),
+    ("drafted_tokens", "Guesses that were run.", lambda g: g.drafted_tokens),
+    ("accepted_tokens", "Guesses that held.", lambda g: g.accepted_tokens),
     ("num_preemptions", "Sequences sent back to the queue.", lambda g: g.preemptions),
     ("engine_steps", "Engine steps.", lambda g: g.steps),
     ("device_seconds", "Measured step time.", lambda g: g.step_ns / 1e9),

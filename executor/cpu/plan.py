@@ -75,8 +75,7 @@ def make_plan(batch: Batch, shape: Shape) -> Plan:
         ids.extend(row.tokens)
         positions.extend(range(row.start, row.end))
         blocks.extend(row.blocks[at // BLOCK_TOKENS] for at in range(row.start, row.end))
-        if row.wants_logits:
-            sampled.append(len(ids) - 1)
+        sampled.extend(range(len(ids) - row.logit_rows, len(ids)))
     tokens = len(ids)
     padding = [0] * (padded(tokens, invariant=shape.invariant) - tokens)
     where = torch.tensor(positions + padding)

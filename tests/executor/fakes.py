@@ -27,19 +27,23 @@ from executor.contract import (
     Submit,
     Update,
 )
+from executor.cost import Rates, StepTimes
 from executor.engine import Engine, Gone
 from executor.sampler import sample
 from executor.scheduler import Scheduler
 from executor.server import Progress, serve
 from executor.settings import Settings
 
+FREE = Rates(step_ns=1e6, token_ns=0.0, token_context_ns=0.0)
+"""A machine on which guesses cost nothing: all that there are are run."""
 GREEDY = Sampling(temperature=0.0)
 EMPTY = -1
 torch.set_num_threads(1)  # rows of a few numbers; the cores are for others
 
 
 class FakeRunner:
-    """`before` is called with each batch before it runs: raise there, or put commands in."""
+    """`before` is called with each batch before it runs: raise there, or put commands in.
+    `habits`: how strongly the last token alone decides what follows; then it repeats itself."""
 
     def __init__(
         self,
@@ -48,7 +52,9 @@ class FakeRunner:
         kv_blocks: int = 16,
         vocab_size: int = 32,
         context_tokens: int = 64,
+        habits: float = 0.0,
     ) -> None:
+        self.habits = habits
         self.block_tokens = block_tokens
         self.kv_blocks = kv_blocks
         self.vocab_size = vocab_size
@@ -56,6 +62,7 @@ class FakeRunner:
         self.before: Callable[[Batch], None] = lambda _: None
         self.batches: list[list[tuple[int, int]]] = []  # (start, count) of each row
         self._memory = [[EMPTY] * block_tokens for _ in range(kv_blocks)]
+        self._guessed: set[tuple[int, int]] = set()  # cells that may be written over
 
     def run(self, batch: Batch) -> Tensor:
         counts = [len(row.tokens) for row in batch.rows]
@@ -66,10 +73,18 @@ class FakeRunner:
         self.before(batch)
         for row in batch.rows:
             for place, token in enumerate(row.tokens, row.start):
-                block = self._memory[row.blocks[place // self.block_tokens]]
-                assert block[place % self.block_tokens] == EMPTY, "written over"
-                block[place % self.block_tokens] = token
-        wanted = [self._logits(row) for row in batch.rows if row.wants_logits]
+                cell = (row.blocks[place // self.block_tokens], place % self.block_tokens)
+                block = self._memory[cell[0]]
+                assert block[cell[1]] == EMPTY or cell in self._guessed, "written over"
+                block[cell[1]] = token
+                self._guessed.discard(cell)
+                if place >= row.end - row.drafted:
+                    self._guessed.add(cell)
+        wanted = [
+            self._logits(row, end)
+            for row in batch.rows
+            for end in range(row.end + 1 - row.logit_rows, row.end + 1)
+        ]
         return torch.tensor(wanted, dtype=torch.float32).reshape(len(wanted), self.vocab_size)
 
     def sample(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
@@ -78,22 +93,30 @@ class FakeRunner:
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         for block in blocks:
             self._memory[block] = [EMPTY] * self.block_tokens
+            self._guessed -= {(block, at) for at in range(self.block_tokens)}
 
     def is_wiped(self) -> bool:
         return all(token == EMPTY for block in self._memory for token in block)
 
-    def _logits(self, row: Row) -> list[float]:
+    def _logits(self, row: Row, end: int) -> list[float]:
         context = [
             self._memory[row.blocks[p // self.block_tokens]][p % self.block_tokens]
-            for p in range(row.end)
+            for p in range(end)
         ]
-        return logits_of(context, self.vocab_size)
+        return logits_of(context, self.vocab_size, self.habits)
 
 
-def logits_of(context: Sequence[int], vocab_size: int) -> list[float]:
+def logits_of(context: Sequence[int], vocab_size: int, habits: float = 0.0) -> list[float]:
     assert EMPTY not in context, "read where nothing was written"
-    digest = blake2b(repr(list(context)).encode(), digest_size=64).digest()
-    return [digest[i % 64] / 32.0 + i / 1000 for i in range(vocab_size)]
+    whole, last = _digest(context), _digest(context[-1:]) if habits else b""
+    return [
+        whole[i % 64] / 32.0 + i / 1000 + (habits * last[i % 64] / 32.0 if habits else 0.0)
+        for i in range(vocab_size)
+    ]
+
+
+def _digest(tokens: Sequence[int]) -> bytes:
+    return blake2b(repr(list(tokens)).encode(), digest_size=64).digest()
 
 
 class Clock:
@@ -118,6 +141,7 @@ class Harness:
         settings: Settings | None = None,
         scheduler: Scheduler | None = None,
         clock: Clock | None = None,
+        times: StepTimes | None = None,
     ) -> None:
         self.runner = runner or FakeRunner()
         self.clock = clock or Clock()
@@ -128,6 +152,7 @@ class Harness:
             clock_ns=self.clock,
             settings=settings or Settings(check_invariants=True),
             scheduler=scheduler,
+            times=times,
         )
         self.heard: dict[tuple[int, int], list[Update]] = {}
         self.reports: list[Report] = []

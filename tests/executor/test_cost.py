@@ -48,6 +48,14 @@ def test_lost_work_is_nobodys() -> None:
     assert abs(half[1] / sum(half) - 0.4) < 1e-3
 
 
+def test_wrong_guesses_are_nobodys_but_what_is_fixed_stays_with_their_row() -> None:
+    rates = Rates(step_ns=600_000.0, token_ns=100_000.0, token_context_ns=0.0)
+    guessing, plain = attribute(
+        1_100_000, [Share(new=4, start=9, missed=2), Share(new=1, start=9)], rates
+    )
+    assert [round(part, -3) for part in (*guessing, *plain)] == [500_000, 200_000, 400_000, 0]
+
+
 def test_no_rates_at_all_still_split() -> None:
     assert attribute(7, [Share(new=1, start=0)] * 2, Rates(0.0, 0.0, 0.0)) == [(4, 0), (3, 0)]
 

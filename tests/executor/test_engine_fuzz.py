@@ -9,35 +9,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor.contract import Cause, Emitted, Ended, Sampling, Submit
+from executor.contract import Cause, Emitted, Ended, Gauges, Sampling, Submit
+from executor.cost import PESSIMIST, StepTimes
 from executor.settings import Settings
-from tests.executor.fakes import GREEDY, Clock, FakeRunner, Harness, job
+from tests.executor.fakes import FREE, GREEDY, Clock, FakeRunner, Harness, job
 
-SHAPES = {"vocab_size": 12, "context_tokens": 26}
+SHAPES = {"vocab_size": 12, "context_tokens": 40}
+HABITS = 6.0
 SEEDED = Sampling(temperature=0.8, top_p=0.9, seed=7)
 
 
 def house_of(rng: Random) -> Harness:
-    """Memory for one or two sequences, a few at once, chunks of a few tokens."""
-    block_tokens = rng.choice([1, 3, 4])
-    kv_blocks = rng.choice([12, 20, 30]) // block_tokens
-    runner = FakeRunner(block_tokens=block_tokens, kv_blocks=kv_blocks, **SHAPES)
+    """Memory for one or two sequences, a few at once, chunks of a few tokens; half of them with a
+    model that repeats itself, so that guesses hold."""
+    block_tokens = rng.choice([1, 3, 4, 8])
+    kv_blocks = rng.choice([12, 20, 30, 48]) // block_tokens
+    runner = FakeRunner(
+        block_tokens=block_tokens, kv_blocks=kv_blocks, habits=rng.choice([0.0, HABITS]), **SHAPES
+    )
     limits = Settings(
         seqs_max=rng.choice([1, 4, 8]),
         step_tokens_max=rng.choice([1, 3, 8, 64]),
         chunk_tokens_min=rng.choice([1, 4]),
         step_ms_max=rng.choice([1, 20, 200]),
         waiting_max=rng.choice([2, 20, 20]),
+        speculation=rng.random() < 0.8,
         check_invariants=True,
     )
-    return Harness(runner, settings=limits, clock=Clock(tick_ns=rng.choice([1, 1_000_003])))
+    clock = Clock(tick_ns=rng.choice([1, 1_000_003]))
+    return Harness(
+        runner, settings=limits, clock=clock, times=StepTimes(rng.choice([PESSIMIST, FREE, FREE]))
+    )
 
 
 def job_of(rng: Random, request: int) -> Submit:
     return job(
         request,
         [rng.randrange(12) for _ in range(rng.randint(1, rng.choice([2, 5, 14])))],
-        max_new_tokens=rng.randint(1, 20),
+        max_new_tokens=rng.randint(1, rng.choice([6, 20, 36])),
         min_tokens=rng.choice([0, 3]),
         stop_token_ids=rng.choice([(), (), (5,), (5, 9)]),
         sampling=rng.choice([GREEDY, SEEDED]),
@@ -47,16 +56,17 @@ def job_of(rng: Random, request: int) -> Submit:
 
 
 @cache
-def alone(asked: Submit, kv_tokens: int) -> tuple[list[int], Cause]:
-    """A solo run in memory of the same size, all in one chunk."""
-    house = Harness(FakeRunner(block_tokens=kv_tokens, kv_blocks=1, **SHAPES))
+def alone(asked: Submit, kv_tokens: int, habits: float) -> tuple[list[int], Cause]:
+    """A solo run in memory of the same size, all in one chunk, without guesses."""
+    runner = FakeRunner(block_tokens=kv_tokens, kv_blocks=1, habits=habits, **SHAPES)
+    house = Harness(runner, settings=Settings(speculation=False))
     house.submit(asked)
     house.run()
     return house.tokens(asked.request), house.ended(asked.request).cause
 
 
-def play(seed: int) -> int:
-    """One scenario; returns how often somebody was preempted."""
+def play(seed: int) -> Gauges:
+    """One scenario; returns what the engine counted."""
     rng = Random(seed)
     house = house_of(rng)
     kv_tokens = house.runner.block_tokens * house.runner.kv_blocks
@@ -86,7 +96,7 @@ def play(seed: int) -> int:
     house.assert_empty()
     for n, asked in jobs.items():
         last = house.ended(n)
-        tokens, cause = alone(asked, kv_tokens)
+        tokens, cause = alone(asked, kv_tokens, house.runner.habits)
         said = house.tokens(n)
         assert last.generated == len(said)
         assert said == tokens[: len(said)]
@@ -112,8 +122,8 @@ def play(seed: int) -> int:
     assert sum(last.preemptions for last in lasts) == gauges.preemptions
     for heard in house.heard.values():
         assert sum(isinstance(update, Ended) for update in heard) == 1
-        assert all(len(u.tokens) == 1 for u in heard if isinstance(u, Emitted))
-    return gauges.preemptions
+        assert all(u.tokens for u in heard if isinstance(u, Emitted))
+    return gauges
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
@@ -122,8 +132,11 @@ def test_whatever_happens_each_request_says_what_it_says_alone(seed: int) -> Non
     play(seed)
 
 
-def test_the_scenarios_do_preempt() -> None:
-    assert sum(play(seed) for seed in range(12)) > 5
+def test_the_scenarios_do_preempt_and_guess() -> None:
+    seen = [play(seed) for seed in range(24)]
+    assert sum(each.preemptions for each in seen) > 5
+    assert sum(each.accepted_tokens for each in seen) > 10
+    assert sum(each.drafted_tokens - each.accepted_tokens for each in seen) > 10
 
 
 @pytest.mark.slow
