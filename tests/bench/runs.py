@@ -6,6 +6,7 @@ and ledger are part of each row.  Refuses to know: printing, who started the ser
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +18,8 @@ from tests.bench.processes import Cost
 from tests.bench.wire import Client, Endpoint
 
 WARM_TOKENS = 8
+LONG_REPEATS = 3
+LONG_OUTPUT_TOKENS = 8  # the first may be half a character, which has no text yet
 IDLE_S_MAX = 30.0
 
 
@@ -34,7 +37,8 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of a subject."""
+    """What is asked of a subject.  `long_tokens`: the time to first token of prompts of that length,
+    sent one at a time, is measured too; None: it is not."""
 
     concurrencies: tuple[int, ...] = (1, 8, 32)
     input_tokens: int = 128
@@ -42,6 +46,7 @@ class Load:
     requests_per_stream: int = 4
     deadline_s: float = 300.0  # of one run at one concurrency
     seed: str = "bench"
+    long_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Round:
     verdict: Verdict | None  # None: no ledger to ask, so the figures stand alone
     gateway_rss_mib: float | None = None
     executor_rss_mib: float | None = None
+    long_ttft_ms: float | None = None
 
 
 async def shape_of(subject: Subject, load: Load) -> Shape:
@@ -98,6 +104,8 @@ async def one_round(subject: Subject, load: Load, shape: Shape, number: int) -> 
         )
         answers += new
         rows.append(_with_cost(measured, costs, _costs(status)))
+    long = await _long(client, load, shape, number)
+    answers += long
     client.close()
     verdict = None
     if admin is not None and before is not None and status is not None:
@@ -110,7 +118,28 @@ async def one_round(subject: Subject, load: Load, shape: Shape, number: int) -> 
         verdict=verdict,
         gateway_rss_mib=after[0].rss_mib if after else None,
         executor_rss_mib=after[1].rss_mib if after else None,
+        long_ttft_ms=first_token_ms(long),
     )
+
+
+async def _long(client: Client, load: Load, shape: Shape, number: int) -> list[Answer]:
+    """Long prompts one at a time, and one before them to warm up."""
+    if load.long_tokens is None:
+        return []
+    long = replace(shape, input_tokens=load.long_tokens, output_tokens=LONG_OUTPUT_TOKENS)
+    return [
+        await ask(client, long, long_seed(load, number, each)) for each in range(LONG_REPEATS + 1)
+    ]
+
+
+def long_seed(load: Load, number: int, each: int) -> str:
+    return f"{load.seed}/{number}/long/{each}"
+
+
+def first_token_ms(answers: Sequence[Answer]) -> float | None:
+    """The median of all but the first, which warmed up; None where none was whole."""
+    found = [a.first_s - a.sent_s for a in answers[1:] if a.whole and a.first_s is not None]
+    return statistics.median(found) * 1000 if found else None
 
 
 def summary(rounds: Sequence[Round]) -> tuple[Row, ...]:

@@ -44,6 +44,16 @@ class Site:
         return Admin(self.admin_url, self.tokens["operator"])
 
 
+def default_model() -> Path:
+    """The first GGUF file that `deploy/dev.py` has fetched.  FileNotFoundError that says so."""
+    models = REPOSITORY / "var" / "models"
+    for path in sorted(models.glob("**/*.gguf")):
+        return path
+    raise FileNotFoundError(
+        f"no GGUF file below {models}: name one by --model-path, or let deploy/dev.py fetch one"
+    )
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

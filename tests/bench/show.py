@@ -33,7 +33,12 @@ def table(rows: Sequence[Row], names: Sequence[str] | None = None) -> list[str]:
             value = getattr(row, field)
             line.append("-" if value is None else form.format(value))
         cells.append(line)
-    widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
+    return columns(cells)
+
+
+def columns(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Right-aligned; every line has as many cells."""
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     return ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
 
 

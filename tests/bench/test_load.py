@@ -1,12 +1,13 @@
 """The load generator against a server that is right, and against each way of being wrong."""
 
 import asyncio
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pytest
 
 from tests.bench.fake import Fake, Flaws, running
+from tests.bench.framing import WireError
 from tests.bench.load import Shape, ask, closed_loop, prompt
 from tests.bench.runs import Load, Round, Subject, one_round, shape_of, summary
 from tests.bench.wire import Client, Endpoint
@@ -110,6 +111,38 @@ def test_streams_keep_their_connections_and_open_new_ones_for_those_the_server_c
 
     assert asyncio.run(go(Flaws())) == (2, 4)
     assert asyncio.run(go(Flaws(closes_idle=True))) == (4, 4)
+
+
+def test_a_kept_connection_that_closes_without_a_word_is_replaced_once() -> None:
+    async def go(connections_that_answer: int) -> list[object]:
+        ended = [asyncio.Event() for _ in range(2)]
+        opened = 0
+
+        async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal opened
+            number, opened = opened, opened + 1
+            await reader.readuntil(b"\r\n\r\n")
+            if number < connections_that_answer:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                with suppress(asyncio.IncompleteReadError):
+                    await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+            await writer.wait_closed()
+            ended[number].set()
+
+        server = await asyncio.start_server(hasty, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        try:
+            with closing(Client(Endpoint("127.0.0.1", port))) as client:
+                return [await client.get("/") for _ in range(2)]
+        finally:
+            server.close()
+            for each in ended:
+                await each.wait()
+
+    assert asyncio.run(go(2)) == [(200, {}), (200, {})]
+    with pytest.raises(WireError, match="closed before"):
+        asyncio.run(go(1))
 
 
 def test_the_token_is_sent_and_no_other_host_is_ever_a_target() -> None:

@@ -2,7 +2,9 @@
 
 A load generator shares its machine with what it measures, so it must cost little: one read a
 packet, no task a request, idle connections kept.  `python -m tests.bench serve` prints its share.
-Refuses to know: what a completion is, retries, redirects, TLS, any address that is not loopback.
+A kept connection that its server closed meanwhile without a word is replaced and the request sent
+again, once: nothing of an answer had come (some close whenever they please, llama.cpp's does).
+Refuses to know: what a completion is, any other retry, redirects, TLS, any address that is not loopback.
 Source: RFC 9112 §6–7.
 """
 
@@ -102,12 +104,10 @@ class Client:
         self, method: str, path: str, body: bytes | None = None
     ) -> AsyncIterator[Reply]:
         """Raises OSError where nobody listens and WireError where the answer is cut or no HTTP."""
-        connection = self._kept() or await self._connect()
+        message = self._head(method, path, body) + (body or b"")
+        connection, reply = await self._sent(message)
         kept = False
         try:
-            connection.writer.write(self._head(method, path, body) + (body or b""))
-            await connection.writer.drain()
-            reply = await _head_of(connection)
             yield reply
             kept = reply.body.done and reply.headers.get("connection", "").lower() != "close"
         finally:
@@ -115,6 +115,16 @@ class Client:
                 self._idle.append(connection)
             else:
                 connection.close()
+
+    async def _sent(self, message: bytes) -> tuple[Connection, Reply]:
+        connection = self._kept()
+        if connection is not None:
+            try:
+                return connection, await _exchanged(connection, message)
+            except _Stale:
+                pass
+        connection = await self._connect()
+        return connection, await _exchanged(connection, message)
 
     async def get(self, path: str) -> tuple[int, object]:
         async with self.request("GET", path) as reply:
@@ -156,10 +166,30 @@ class Client:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
 
 
+class _Stale(WireError):
+    """Closed before a byte of an answer."""
+
+
+async def _exchanged(connection: Connection, message: bytes) -> Reply:
+    """Send, and read the head of what comes back.  Closes the connection where it fails."""
+    try:
+        connection.writer.write(message)
+        await connection.writer.drain()
+        return await _head_of(connection)
+    except ConnectionError as error:
+        connection.close()
+        raise _Stale(f"the connection was lost ({type(error).__name__})") from error
+    except BaseException:
+        connection.close()
+        raise
+
+
 async def _head_of(connection: Connection) -> Reply:
     try:
         head = await connection.reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        if isinstance(error, asyncio.IncompleteReadError) and not error.partial:
+            raise _Stale("the connection closed before a complete response head") from error
         raise WireError("the connection closed before a complete response head") from error
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
