@@ -86,9 +86,7 @@ def _cache_folder() -> Path:
 
 
 def _private(folder: Path) -> None:
-    folder.parent.mkdir(
-        mode=0o700, parents=True, exist_ok=True
-    )  # `parents` alone are open to umask
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # not as `parents`, by the umask
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
