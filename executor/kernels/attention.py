@@ -130,6 +130,7 @@ def _attend(
     high = tl.cdiv(end, TILE_KEYS)
     if SPLITS > 1:
         each = tl.maximum(tl.cdiv(high - low, SPLITS), tl.cdiv(keys_min, TILE_KEYS))
+        alone = high - low <= each
         low = low + tl.program_id(2) * each
         high = tl.minimum(high, low + each)
         if low >= high:
@@ -157,12 +158,15 @@ def _attend(
 
     safe = tl.where(total > 0.0, total, 1.0)
     mixed = mixed / safe[:, None]
-    if SPLITS > 1:
+    out = out_ptr + token_head[:, None] * HEAD_DIM + dim
+    if SPLITS == 1:
+        tl.store(out, mixed.to(out_ptr.dtype.element_ty), mask=inside)
+    elif alone:  # short rows of a split batch: nothing to merge, which +∞ says
+        tl.store(out, mixed.to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(weight_ptr + part, tl.full((TILE_ROWS,), float("inf"), tl.float32), mask=real)
+    else:
         tl.store(part_ptr + part[:, None] * HEAD_DIM + dim, mixed, mask=inside)
         tl.store(weight_ptr + part, top + tl.log2(safe), mask=real)
-    else:
-        out = out_ptr + token_head[:, None] * HEAD_DIM + dim
-        tl.store(out, mixed.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def shape(tile_rows: int, block_dim: int, itemsize: int) -> tuple[int, int, int]:
@@ -186,7 +190,7 @@ def attend(
 
     `tiles` together hold every query once.  A query at position p sees keys max(0, p − window + 1) … p.
     Moves, for a decode, 2 · kv_heads · head_dim · itemsize bytes a key it sees, which is all that
-    counts; a split adds 8 · heads · head_dim bytes for each part.  Twin: `twins.attend_twin`.
+    counts; a split adds 8 · heads · head_dim bytes for each part, unless one part is all.  Twin: `twins.attend_twin`.
     """
     _, kv_heads, block_tokens, head_dim = kv.shape
     kv_heads //= 2

@@ -41,8 +41,11 @@ def _merge(
     split = tl.arange(0, BLOCK_SPLITS)
     dim = tl.arange(0, BLOCK_DIM)
     weight = tl.load(weight_ptr + slot + split, mask=split < SPLITS, other=-float("inf"))
+    highest = tl.max(weight, 0)
+    if highest == float("inf"):  # one part was all, and has written
+        return
     taken = weight > -float("inf")  # of a part that saw no key only this was written
-    share = tl.exp2(weight - tl.max(weight, 0))
+    share = tl.exp2(weight - highest)
     inside = taken[:, None] & (dim < HEAD_DIM)[None, :]
     part = tl.load(
         part_ptr + (slot + split)[:, None] * HEAD_DIM + dim[None, :], mask=inside, other=0.0
@@ -55,7 +58,8 @@ def _merge(
 
 def merge(parts: Tensor, weights: Tensor, out: Tensor, places: Places, tiles: Tiles) -> None:
     """`parts` (tiles, kv_heads, rows of a tile, splits, head_dim) float32, each a finished soft-max of
-    its keys; `weights` (…, splits) log2 of its sum, −∞ where it saw none → the tiles' queries in `out`
+    its keys; `weights` (…, splits) log2 of its sum, −∞ where it saw
+    none, +∞ where it was all and is in `out` already → the tiles' queries in `out`
     (tokens, heads · head_dim).
 
     Reads 4 bytes a number of each part that saw a key.  Twin: `twins.merge_twin`.

@@ -17,7 +17,7 @@ THICK_SPLITS = 8
 THIN_TILES_MAX = 2  # a row of more new tokens than fill so many thin tiles gets thick ones
 PROGRAMS_A_PROCESSOR = 4  # wanted in flight, so that a wave's tail is short
 KEYS_MIN_FEW = 64  # of a part, while processors stand idle
-KEYS_MIN_MANY = 512  # otherwise a part must be worth its merge
+KEYS_MIN_MANY = 1024  # otherwise a part must be worth its merge
 
 
 @dataclass(frozen=True, slots=True)

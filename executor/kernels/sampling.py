@@ -20,7 +20,8 @@ from torch import Tensor
 
 from .lang import jit, launch, tl
 
-BLOCK = 1024
+BLOCK = 8192  # one program reads a whole row: what is on its way from memory decides
+BLOCK_DIGITS = 1024  # where each logit is compared with 16 pivots; more spill registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ def _sample(
     out_ptr: tl.tensor,
     VOCABULARY: tl.constexpr,
     BLOCK: tl.constexpr,
+    DIGITS: tl.constexpr,
 ) -> None:
     row = tl.program_id(0)
     logits = logit_ptr + row.to(tl.int64) * VOCABULARY
@@ -129,7 +131,7 @@ def _sample(
 
     floor = tl.zeros((), tl.uint32)
     if (top_k > 0) & (top_k < VOCABULARY):
-        floor = _least(logits, by, floor, highest, top_k.to(tl.float32), VOCABULARY, BLOCK, False)
+        floor = _least(logits, by, floor, highest, top_k.to(tl.float32), VOCABULARY, DIGITS, False)
     if log_min_p > -float("inf"):
         floor = tl.maximum(floor, _ordered(highest + log_min_p))
     if top_p < 1.0:
@@ -137,7 +139,7 @@ def _sample(
         for start in range(0, VOCABULARY, BLOCK):
             x = _scaled(logits, start + tl.arange(0, BLOCK), by, VOCABULARY)
             mass += tl.sum(tl.where(_ordered(x) >= floor, tl.exp(x - highest), 0.0), 0)
-        nucleus = _least(logits, by, floor, highest, top_p * mass, VOCABULARY, BLOCK, True)
+        nucleus = _least(logits, by, floor, highest, top_p * mass, VOCABULARY, DIGITS, True)
         floor = tl.maximum(floor, nucleus)
 
     first = tl.load(key_ptr + 2 * row).to(tl.uint32, bitcast=True)
@@ -178,7 +180,8 @@ def draw(logits: Tensor, rules: Rules) -> Tensor:
         out,
         VOCABULARY=logits.shape[1],
         BLOCK=BLOCK,
-        num_warps=8,
+        DIGITS=BLOCK_DIGITS,
+        num_warps=16,
     )
     return out
 

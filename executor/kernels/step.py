@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import torch
@@ -103,6 +104,10 @@ class Staging:
         return found
 
 
+def _joined(lists: Sequence[Sequence[int]], count: int) -> NDArray[np.int32]:
+    return np.fromiter(chain.from_iterable(lists), np.int32, count)
+
+
 def make_step(batch: Batch, room: Room, staging: Staging) -> CudaStep:
     rows = batch.rows
     counts = [len(row.tokens) for row in rows]
@@ -125,7 +130,11 @@ def make_step(batch: Batch, room: Room, staging: Staging) -> CudaStep:
     ends = np.array([row.end for row in rows])
     owners = np.repeat(np.arange(len(rows)), counts)
     positions = np.arange(tokens) - (starts[1:] - ends)[owners]
-    sampled = [int(starts[at + 1]) - 1 for at, row in enumerate(rows) if row.wants_logits]
+    sampled = [
+        token
+        for row, end in zip(rows, starts[1:].tolist(), strict=True)
+        for token in range(end - row.logit_rows, end)
+    ]
     taken = size if recording else len(sampled)
 
     def whole(numbers: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -133,7 +142,7 @@ def make_step(batch: Batch, room: Room, staging: Staging) -> CudaStep:
 
     sent = staging.send(
         (
-            ([token for row in rows for token in row.tokens], padded, 0),
+            (_joined([row.tokens for row in rows], tokens), padded, 0),
             (whole(positions), padded, 0),
             (whole(owners), padded, -1),
             (whole(starts), size + 1, tokens),
@@ -144,7 +153,7 @@ def make_step(batch: Batch, room: Room, staging: Staging) -> CudaStep:
             (thin_tiles[1], recording or len(thin_tiles[0]), 0),
             (thick_tiles[0], len(thick_tiles[0]), 0),
             (thick_tiles[1], len(thick_tiles[0]), 0),
-            ([block for table in tables for block in table], int(lengths[-1]), 0),
+            (_joined(tables, int(lengths[-1])), int(lengths[-1]), 0),
         )
     )
     ids, at, owner, begin, context, first_block, take, *rest, table = sent

@@ -73,6 +73,19 @@ def test_a_long_context_split_into_many() -> None:
     )
 
 
+def test_short_rows_of_a_split_batch_have_nothing_to_merge() -> None:
+    """Parts of 64 keys: of the first row there are three, the second is whole in one."""
+    rows = [(1, 150), (1, 60)]
+    at = places(rows)
+    kv = memory(at, 1, 64, torch.float32)
+    queries = random(2, 2 * 64)
+    tile = tiled(rows, 16, 2, splits=4, keys_min=64)
+    found = attend(queries, kv, at, (tile,), scale=0.3, window=None)
+    torch.testing.assert_close(
+        found, attend_twin(queries, kv, at, scale=0.3, window=None), rtol=1e-5, atol=1e-5
+    )
+
+
 def test_merge_never_reads_a_part_that_saw_nothing() -> None:
     at = places([(2, 64)])
     tile = Tiles(ints([0]), ints([0]), 16, 2, 3, 16)

@@ -165,10 +165,11 @@ def test_warming_up_leaves_no_trace() -> None:
         triton.run(Batch([row(0, 0, [0])] * rows))
 
     triton.backend.warm(decode)
+    memory = triton.backend.kv  # type: ignore[attr-defined]
+    assert not bool(memory.any())
     for batch in STEPS[:2]:
         torch.testing.assert_close(triton.run(batch), plain.run(batch), rtol=1e-4, atol=1e-4)
     triton.zero_blocks(range(BLOCKS))
-    memory = triton.backend.kv  # type: ignore[attr-defined]
     assert not bool(memory.any())
 
 
