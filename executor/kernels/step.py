@@ -40,7 +40,7 @@ class Room:
     def words(self) -> int:
         """Enough for any step of those bounds."""
         blocks = self.rows_max * -(-self.context_tokens // BLOCK_TOKENS)
-        sections = 6 * self.tokens_max + 6 * (self.rows_max + 1)
+        sections = 6 * self.tokens_max + 10 * (self.rows_max + 1)
         return sections + blocks + 16 * ALIGN_WORDS
 
 

@@ -123,6 +123,15 @@ def test_a_step_says_where_everything_is() -> None:
     assert thick.queries_max == 42
 
 
+def test_guesses_are_looked_at_where_they_might_hold() -> None:
+    guessing = Row([5, 6, 7, 8], 40, [3, 9], wants_logits=True, drafted=3)
+    step = make_step(Batch([row(1, 8), guessing, row(9, 0)]), ROOM, staging())
+    assert step.recording is None
+    assert step.sampled.tolist() == [0, 1, 2, 3, 4, 13]
+    assert step.wanted == 6
+    assert step.tiles[0].rows.tolist() == [0, 1, 2, 2]
+
+
 def test_padding_is_nobodys() -> None:
     step = make_step(Batch([row(1, 40), row(1, 8, wants=False), row(1, 5)]), ROOM, staging())
     at = step.places

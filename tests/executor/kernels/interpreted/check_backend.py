@@ -147,7 +147,7 @@ STEPS = (
     Batch([row(7, 0, PROMPT[3:36]), row(0, 70, PROMPT[70:90])]),  # the rest of it, and a prompt
     Batch([row(0, 90, [5]), row(7, 33, [9]), row(14, 0, PROMPT[:5])]),  # mixed
     Batch([row(0, 91, [1]), row(7, 34, [2]), row(14, 5, [3])]),  # decodes
-    Batch([row(14, 6, [4])]),
+    Batch([row(14, 6, [4]), Row([6, 8, 9, 2], 92, blocks(0, 96), wants_logits=True, drafted=3)]),
 )
 
 
