@@ -145,9 +145,9 @@ def _cpu_ops(
     blocks: int,
     context_tokens: int,
 ) -> Backend[Any]:
-    """Native where the numerics allow it and the machine can."""
+    """Native where the model is computed in bf16 and the machine can."""
     each = tuple(frequencies(rope, config.head_dim, outer.rope_divisors) for rope in config.ropes)
-    if numerics == "fast" and dtype is torch.bfloat16:
+    if dtype is torch.bfloat16:
         kernels = library()
         why = kernels.reason if isinstance(kernels, Absent) else unsupported(config)
         if not isinstance(kernels, Absent) and why is None:
@@ -160,6 +160,7 @@ def _cpu_ops(
                 kv_blocks=blocks,
                 context_tokens=context_tokens,
                 threads=threads,
+                invariant=numerics == "invariant",
             )
         _log.warning("native_kernels_absent", reason=why)
     return TorchOps(

@@ -1,4 +1,4 @@
-"""The CPU backend in C++: `fast` numerics on processors with AVX-512 and bf16.
+"""The CPU backend in C++: bf16 on processors with AVX-512 and its bf16 products, in both numerics.
 
 The same operations as `cpu.torch_ops`, its twin, in fewer and larger pieces: a decode of a small
 model is mostly the overhead of calls.  Results go to buffers that live as long as the backend, one
@@ -68,6 +68,7 @@ class NativeOps:
     memory: tuple[NDArray[np.uint16], ...]  # a layer: (blocks, 2 · kv_heads · 32 · head_dim), bf16
     space: Space
     linears: list[SwitchingLinear]  # all of them, to be measured
+    invariant: bool
 
     @property
     def block_tokens(self) -> int:
@@ -89,7 +90,8 @@ class NativeOps:
 
     @property
     def wants_blocks(self) -> bool:
-        return True
+        """A row's result does not depend on the other rows, but on the layout: `invariant` has one."""
+        return not self.invariant
 
     def warm(self, decode: Callable[[int], None]) -> None:
         by_shape: dict[tuple[int, int], list[SwitchingLinear]] = {}
@@ -207,6 +209,7 @@ def make_native_ops(
     kv_blocks: int,
     context_tokens: int,
     threads: int,
+    invariant: bool,
 ) -> NativeOps:
     """`ropes`: frequencies, one each.  The kernels have threads of their own; torch's would only spin
     beside them, so torch keeps one."""
@@ -224,6 +227,7 @@ def make_native_ops(
         memory=_memory(config, kv_blocks),
         space=Space(),
         linears=[],
+        invariant=invariant,
     )
 
 
