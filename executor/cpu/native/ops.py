@@ -121,7 +121,11 @@ class NativeOps:
 
     def step(self, batch: Batch) -> NativePlan:
         group = self.config.heads // self.config.kv_heads
-        return make_native_plan(batch, group, self.windows)
+        plan = make_native_plan(batch, group, self.windows)
+        # The kernels look nothing up: a block too many would be somebody else's memory.
+        assert 0 <= plan.table.min() <= plan.table.max() < self.kv_blocks, plan.table
+        assert all(plan.positions.max() < len(each.cosine) for each in self.angles), plan.positions
+        return plan
 
     def run(self, step: NativePlan, forward: Callable[[NativePlan], Tensor]) -> Tensor:
         with torch.no_grad():

@@ -54,6 +54,7 @@ def make_native_plan(batch: Batch, group: int, windows: Sequence[int | None]) ->
     table = np.zeros((len(rows), width), np.int32)
     for at, row in enumerate(rows):
         used = -(-row.end // BLOCK_TOKENS)
+        assert len(row.blocks) >= used, used  # numpy would spread a single one over all
         table[at, :used] = row.blocks[:used]
     blocks = table[np.repeat(np.arange(len(rows)), counts), positions // BLOCK_TOKENS]
     sampled = [

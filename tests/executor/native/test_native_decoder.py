@@ -120,3 +120,19 @@ def test_one_request_s_nan_is_not_its_neighbour_s(tmp_path: Path) -> None:
     found = step()
     assert bool(torch.isnan(found[0]).all())
     assert torch.equal(found[1], clean[1])
+
+
+@pytest.mark.parametrize(
+    "row",
+    (
+        Row([1], 0, [10_000], True),
+        Row([1], 0, [-1], True),
+        Row([1, 2], 31, [3], True),  # its second block is missing
+        Row([1], 512, list(range(17)), True),  # of 512 positions
+    ),
+    ids=str,
+)
+def test_a_row_beyond_the_memory_fails_before_a_kernel_sees_it(tmp_path: Path, row: Row) -> None:
+    runner = native(write_tiny_llama(tmp_path / "m"))
+    with pytest.raises(AssertionError):
+        runner.run(Batch([row]))
