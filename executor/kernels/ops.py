@@ -18,6 +18,7 @@ from torch.nn import functional
 from executor.backend import Layer, Linear
 from executor.batch import Batch
 from executor.choice import Ask, Choice
+from executor.contract import Sampling
 from executor.model.config import ModelConfig
 from executor.model.weights import LayerWeights, embedding_scale
 
@@ -29,7 +30,6 @@ from .places import BLOCK_TOKENS
 from .recordings import Recordings
 from .rotary import rotate_store, turns
 from .sampler import sample
-from .sampling import Rules, draw
 from .step import CudaStep, Room, Staging, make_step
 from .warm import compile_attention
 from .zero import zero_blocks
@@ -121,14 +121,8 @@ class TritonBackend:
         config = self.config
         with torch.inference_mode():
             compile_attention(config, self.kv, self.room)
-            vocabulary = torch.zeros(1, config.vocab_size, device=self.kv.device)
-            none = torch.zeros(1, dtype=torch.int32, device=self.kv.device)
-            draw(
-                vocabulary,
-                Rules(
-                    vocabulary[0, :1], none, vocabulary[0, :1], vocabulary[0, :1], none.expand(2)
-                ),
-            )
+            logits = torch.zeros(1, config.vocab_size, device=self.kv.device)
+            sample(logits, [Ask(Sampling(temperature=0.0), (0,), 1, plain_greedy=True)])
         for rows in self.room.sizes or (1,):
             decode(rows)
         self.zero_blocks([0])

@@ -23,6 +23,7 @@ from executor.choice import Ask, Choice, changes_logits, is_greedy
 from .sampling import Rules, draw
 
 WORDS = 6  # of a row's rules
+ALIGN_WORDS = 32  # every column starts where the kernel was compiled for, whatever the rows
 
 
 def noise_key(seed: int, position: int) -> tuple[int, int]:
@@ -46,8 +47,10 @@ def is_plain(ask: Ask) -> bool:
 
 
 def rules(asks: Sequence[Ask], device: torch.device) -> Rules:
-    words = np.zeros((WORDS, len(asks)), np.int32)
-    reals = words.view(np.float32)
+    """One copy, columns padded."""
+    size = -(-len(asks) // ALIGN_WORDS) * ALIGN_WORDS
+    words = np.zeros((WORDS, size), np.int32)
+    reals, keys = words.view(np.float32), words[4:].reshape(size, 2)
     for row, ask in enumerate(asks):
         sampling = ask.sampling
         reals[2, row], reals[3, row] = 1.0, -inf
@@ -57,19 +60,13 @@ def rules(asks: Sequence[Ask], device: torch.device) -> Rules:
         words[1, row] = sampling.top_k or 0
         reals[2, row] = sampling.top_p
         reals[3, row] = log(sampling.min_p) if sampling.min_p > 0 else -inf
-        words[4:, row] = noise_key(sampling.seed, len(ask.tokens))
+        keys[row] = noise_key(sampling.seed, len(ask.tokens))
     host = torch.from_numpy(words)
     if device.type == "cuda":
         host = host.pin_memory()
     there = host.to(device, non_blocking=True)
     floats = there.view(torch.float32)
-    return Rules(
-        temperatures=floats[0],
-        top_ks=there[1],
-        top_ps=floats[2],
-        log_min_ps=floats[3],
-        keys=there[4:].T.contiguous(),
-    )
+    return Rules(floats[0], there[1], floats[2], floats[3], there[4:].view(size, 2))
 
 
 def sample(logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:

@@ -26,7 +26,7 @@ BLOCK_DIGITS = 1024  # where each logit is compared with 16 pivots; more spill r
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """One entry a row, on the logits' device.  A row is greedy where `temperatures` is 0;
+    """One entry a row or more, on the logits' device.  A row is greedy where `temperatures` is 0;
     `top_ks` 0, `top_ps` 1, `log_min_ps` −∞: no limit.  `keys` (rows, 2) int32: the two words that
     `executor.sampler.gumbel` makes of seed and position (`sampler.noise_key`)."""
 
@@ -120,13 +120,20 @@ def _sample(
     by = tl.where(greedy, 1.0, temperature)
 
     highest = tl.full((), -float("inf"), tl.float32)
+    chosen = tl.zeros((), tl.int32)
     wrong = tl.zeros((), tl.int32)
     for start in range(0, VOCABULARY, BLOCK):
         x = _scaled(logits, start + tl.arange(0, BLOCK), by, VOCABULARY)
-        wrong += tl.sum((x != x).to(tl.int32), 0)  # noqa: PLR0124 — only what is no number differs from itself
-        highest = tl.maximum(highest, tl.max(x, 0))
+        # only what is no number differs from itself
+        wrong += tl.sum((x != x).to(tl.int32), 0)  # noqa: PLR0124 — see above
+        value, at = tl.max(x, 0, return_indices=True)
+        chosen = tl.where(value > highest, start + at, chosen)
+        highest = tl.maximum(highest, value)
     if (wrong > 0) | (highest == -float("inf")):
         tl.store(out_ptr + row, -1)
+        return
+    if greedy:
+        tl.store(out_ptr + row, chosen)
         return
 
     floor = tl.zeros((), tl.uint32)
@@ -145,14 +152,11 @@ def _sample(
     first = tl.load(key_ptr + 2 * row).to(tl.uint32, bitcast=True)
     second = tl.load(key_ptr + 2 * row + 1).to(tl.uint32, bitcast=True)
     best = tl.full((), -float("inf"), tl.float32)
-    chosen = tl.zeros((), tl.int32)
     for start in range(0, VOCABULARY, BLOCK):
         token = start + tl.arange(0, BLOCK)
         x = _scaled(logits, token, by, VOCABULARY)
-        score = x
-        if not greedy:
-            score = tl.where(_ordered(x) >= floor, x + _noise(token, first, second), -float("inf"))
-        score = tl.where(token < VOCABULARY, score, -float("inf"))
+        passes = (token < VOCABULARY) & (_ordered(x) >= floor)
+        score = tl.where(passes, x + _noise(token, first, second), -float("inf"))
         value, at = tl.max(score, 0, return_indices=True)
         chosen = tl.where(value > best, start + at, chosen)
         best = tl.maximum(best, value)
@@ -162,8 +166,8 @@ def _sample(
 def draw(logits: Tensor, rules: Rules) -> Tensor:
     """`logits` (rows, vocabulary) float32 → token ids (rows,) int32, −1 where a row holds no numbers.
 
-    Reads a row twice (greedy, plain temperature: once from memory, once from the cache), 8 times more
-    for top-k, 9 for top-p.  Twin: `draw_twin`, and `executor.sampler.sample`.
+    Reads a row once, with a temperature twice (from the cache then), 8 times more for top-k, 9 for
+    top-p.  Twin: `draw_twin`, and `executor.sampler.sample`.
     """
     assert logits.is_contiguous()
     assert logits.dtype == torch.float32
@@ -196,7 +200,7 @@ def draw_twin(logits: Tensor, rules: Rules, noise: Tensor) -> Tensor:
         rules.top_ks.tolist(),
         rules.top_ps.tolist(),
         rules.log_min_ps.tolist(),
-        strict=True,
+        strict=False,  # columns may be padded
     ):
         if bool(row.isnan().any()) or bool((row == float("-inf")).all()):
             found.append(-1)

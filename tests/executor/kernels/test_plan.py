@@ -9,8 +9,10 @@ import torch
 
 from executor.batch import Batch, Row
 from executor.kernels import plan
+from executor.kernels.memory import kv_blocks_that_fit, step_bytes
 from executor.kernels.places import BLOCK_TOKENS
 from executor.kernels.step import CudaStep, Room, Staging, make_step
+from executor.model.config import ModelConfig, Rope
 
 ROOM = Room(
     heads=6,
@@ -149,3 +151,32 @@ def test_the_largest_step_fits_and_a_larger_one_is_our_mistake() -> None:
     make_step(Batch(short), replace(ROOM, sizes=()), staging())
     with pytest.raises(AssertionError):
         make_step(Batch([row(513, 0)]), ROOM, staging())
+
+
+LLAMA_8B = ModelConfig(
+    vocab_size=128_256,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    layers=32,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    norm_eps=1e-5,
+    ropes=(Rope(),),
+    context_tokens=131_072,
+    tied=False,
+)
+
+
+def test_memory_is_for_weights_steps_and_then_blocks() -> None:
+    def blocks(gib: int, rows_max: int = 256) -> int:
+        return kv_blocks_that_fit(LLAMA_8B, 2, gib << 30, tokens_max=8192, rows_max=rows_max)
+
+    assert blocks(16) == 0
+    assert 0 < blocks(24) < blocks(24, rows_max=16) < blocks(80)
+    block_bytes = 2 * 32 * 8 * 128 * 2 * BLOCK_TOKENS
+    for gib in (24, 80, 141):
+        used = blocks(gib) * block_bytes + LLAMA_8B.parameters * 2
+        used += step_bytes(LLAMA_8B, 2, 8192, 256)
+        assert used < 0.98 * (gib << 30)
+        assert used > 0.9 * (gib << 30)

@@ -90,3 +90,13 @@ def test_equal_logits_at_a_border_all_pass() -> None:
     tokens = {choice.token for choice in sample(x, wanted)}
     assert min(token for token in tokens if token is not None) >= 100
     assert len(tokens) > 20
+
+
+@pytest.mark.parametrize("rows", (1, 3, 33))
+def test_rules_lie_where_the_kernel_was_compiled_for(rows: int) -> None:
+    """A pointer that is aligned for some numbers of rows only is another variant, compiled late."""
+    own = rules(asks(rows), torch.device("cpu"))
+    columns = (own.temperatures, own.top_ks, own.top_ps, own.log_min_ps, own.keys)
+    first = own.temperatures.data_ptr()
+    assert all((column.data_ptr() - first) % 16 == 0 for column in columns)
+    assert all(len(column) >= rows for column in columns)
