@@ -32,6 +32,7 @@ FLAGS = (
     "-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-fvisibility=default", "-w",
     "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mf16c", "-mfma",
 )  # fmt: skip
+EXTENSIONS = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "f16c", "fma3")
 COMPILE_S_MAX = 120
 
 
@@ -68,9 +69,14 @@ def library(folder: Path | None = None) -> ctypes.CDLL | Absent:
 
 
 def _able() -> bool:
-    """bf16 products came with the last of the extensions that the kernels use."""
+    """bf16 products came with the last of the extensions that the kernels use; but a virtual machine
+    may hide any of the others."""
     able = torch.cpu.get_capabilities()
-    return sys.platform == "linux" and bool(able.get("avx512_bf16") and able.get("avx512_f"))
+    return (
+        sys.platform == "linux"
+        and bool(able.get("avx512_bf16"))
+        and all(able.get(each, True) for each in EXTENSIONS)
+    )
 
 
 def _compiler() -> str | None:

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 from structlog.testing import capture_logs
 
 from executor.cpu.native import build
@@ -20,6 +21,8 @@ from executor.cpu.torch_ops import TorchOps
 from executor.decoder import Decoder
 from executor.model_runner import load
 from tests.models import write_tiny_llama
+
+ABLE = build._able
 
 
 @pytest.fixture(autouse=True)
@@ -209,6 +212,19 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     assert "set XDG_CACHE_HOME" in why(library())
+
+
+@pytest.mark.parametrize("hidden", ("avx512_bf16", *build.EXTENSIONS))
+def test_a_processor_without_one_of_the_extensions_is_not_able(
+    monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    able = dict.fromkeys(("avx512_bf16", *build.EXTENSIONS), True)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able)
+    assert ABLE() == (sys.platform == "linux")
+    able[hidden] = False
+    assert not ABLE()
+    monkeypatch.setattr(build, "_able", ABLE)
+    assert "lacks AVX-512" in why(library())
 
 
 def test_other_sources_or_flags_are_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
