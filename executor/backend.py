@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from executor.batch import Batch
     from executor.choice import Ask, Choice
     from executor.model.config import LayerKind
+    from executor.model.source import QuantBlocks
     from executor.model.weights import LayerWeights
 
 
@@ -81,13 +82,13 @@ class Backend(Protocol[S]):
         """Lay out one layer's weights; the originals may go."""
         ...
 
-    def head(self, weight: Tensor) -> Linear:
+    def head(self, weight: Tensor, blocks: QuantBlocks | None = None) -> Linear:
         """(vocab_size, hidden) → the last linear; its results may be float32."""
         ...
 
     @property
     def wants_blocks(self) -> bool:
-        """Whether `layer` has a use for the 4-bit blocks of a file beside its weights."""
+        """Whether `layer` and `head` have a use for the quantised blocks of a file beside its weights."""
         ...
 
     def warm(self, decode: Callable[[int], None]) -> None:

@@ -30,7 +30,7 @@ from executor.model.config import ModelConfig
 from executor.model.errors import ModelError
 from executor.model.rope import frequencies
 from executor.model.source import ModelSource
-from executor.model.weights import OuterWeights, layer_weights, outer_weights
+from executor.model.weights import OuterWeights, head_blocks, layer_weights, outer_weights
 
 __all__ = ["ModelError", "Progress", "load"]
 
@@ -198,7 +198,7 @@ def _built(
         backend=ops,
         layers=tuple(layers),
         norm=outer.norm,
-        head=ops.head(outer.head),
+        head=ops.head(outer.head, head_blocks(source) if ops.wants_blocks else None),
         context_tokens=context,
     )
 

@@ -18,6 +18,7 @@ from executor.backend import Layer, Linear
 from executor.batch import Batch
 from executor.choice import Ask, Choice
 from executor.model.config import Activation, ModelConfig
+from executor.model.source import QuantBlocks
 from executor.model.weights import LayerWeights, embedding_scale
 from executor.sampler import sample
 
@@ -48,7 +49,7 @@ class TorchOps:
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         return make_linear(weight, bias, pack=self.pack, invariant=self.shape.invariant)
 
-    def head(self, weight: Tensor) -> Linear:
+    def head(self, weight: Tensor, blocks: QuantBlocks | None = None) -> Linear:
         return self.linear(weight)
 
     @property

@@ -20,6 +20,7 @@ from executor.batch import Batch
 from executor.choice import Ask, Choice
 from executor.contract import Sampling
 from executor.model.config import ModelConfig
+from executor.model.source import QuantBlocks
 from executor.model.weights import LayerWeights, embedding_scale
 
 from . import plan
@@ -88,7 +89,7 @@ class TritonBackend:
             weight.to(device).contiguous(), None if bias is None else bias.to(device).contiguous()
         )
 
-    def head(self, weight: Tensor) -> Linear:
+    def head(self, weight: Tensor, blocks: QuantBlocks | None = None) -> Linear:
         """Where the table is tied its one copy serves both."""
         if self.config.tied:
             return Product(self.embedding, None)

@@ -69,6 +69,8 @@ class GgufSource:
             return QuantBlocks("q4_0", self._stored(theirs, shape, scales=1))
         if kind is GGMLQuantizationType.Q4_1:
             return QuantBlocks("q4_1", self._stored(theirs, shape, scales=2))
+        if kind is GGMLQuantizationType.Q8_0:
+            return QuantBlocks("q8_0", self._stored(theirs, shape, scales=1))
         return None
 
     def check(self, name: str, shape: tuple[int, ...]) -> str:

@@ -35,9 +35,10 @@ class QuantBlocks:
     """A matrix as its file has it: `data` uint8 (out, in / 32, bytes a block), for kernels that multiply
     by it as it is.  A block is 32 weights of a row: float16 scale d, with q4_1 float16 minimum m after
     it, then 16 bytes, weight i in the low half of byte i, weight i + 16 in the high half.
-    q4_0 (18 bytes): w = d · (nibble − 8).  q4_1 (20 bytes): w = d · nibble + m.  Source: ggml."""
+    q4_0 (18 bytes): w = d · (nibble − 8).  q4_1 (20 bytes): w = d · nibble + m.  q8_0 (34 bytes): d,
+    then 32 signed bytes, w = d · byte.  Source: ggml."""
 
-    kind: Literal["q4_0", "q4_1"]
+    kind: Literal["q4_0", "q4_1", "q8_0"]
     data: Tensor
 
 

@@ -37,8 +37,8 @@ class LayerWeights:
     down_bias: Tensor | None = None
     after_mlp: Tensor | None = None
     quantised: Mapping[str, QuantBlocks] = field(default_factory=dict)
-    """The matrices again, by the names of their fields, where the file has all of one in 4-bit blocks
-    and the backend asked for them."""
+    """The matrices again, by the names of their fields, where the file has all of one in blocks of one
+    kind and the backend asked for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,13 @@ def outer_weights(source: ModelSource, dtype: torch.dtype) -> OuterWeights:
         head=embedding if config.tied else _read(source, "lm_head.weight", table, dtype),
         rope_divisors=source.rope_divisors(),
     )
+
+
+def head_blocks(source: ModelSource) -> QuantBlocks | None:
+    """The head as the file has it."""
+    config = source.config
+    name = "model.embed_tokens.weight" if config.tied else "lm_head.weight"
+    return source.blocks(name, (config.vocab_size, config.hidden_size))
 
 
 def embedding_scale(config: ModelConfig, dtype: torch.dtype) -> float:

@@ -1,8 +1,8 @@
 """One weight in the layouts that its matrix products may read, and which of them wins at how many
 rows: measured on this machine when a model is loaded, not a constant.
 
-bf16 strips serve any number of rows.  Where the file has the weight in 4-bit blocks, these are kept
-as they are, too: a few rows then read 5 bits a weight instead of 16, and exactly the file's weights.
+bf16 strips serve any number of rows.  Where the file has the weight in blocks of 4 or 8 bits, these are
+kept as they are, too: a few rows then read 5 or 8.5 bits a weight instead of 16, and exactly the file's.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ def _aligned_bytes(count: int) -> Tensor:
 
 @dataclass(slots=True)
 class SwitchingLinear:
-    """`few_rows`: up to so many, the 4-bit layout wins."""
+    """`few_rows`: up to so many, the file's own blocks win."""
 
     library: ctypes.CDLL
     space: Space
     width_in: int
     width_out: int
     strips: Tensor
-    nibbles: Tensor | None
+    blocks: Tensor | None
+    bits: int  # of a weight in `blocks`
     bias: Tensor | None  # float32
     wide: bool  # float32 results
     few_rows: int = 0
@@ -82,31 +83,34 @@ class SwitchingLinear:
         weight = weight.contiguous()
         strips = _aligned_bytes(library.lockgate_packed_bytes_bf16(width_out, width_in))
         library.lockgate_pack_bf16(weight.data_ptr(), width_out, width_in, strips.data_ptr())
-        nibbles = None
+        packed, bits = None, 0
         if blocks is not None:
-            nibbles = _aligned_bytes(library.lockgate_packed_bytes_int4(width_out, width_in))
+            bits = 8 if blocks.kind == "q8_0" else 4
             data = blocks.data.contiguous()  # by name: a copy must outlive the call
-            library.lockgate_pack_int4(
-                data.data_ptr(),
-                width_out,
-                width_in,
-                blocks.kind == "q4_1",
-                nibbles.data_ptr(),
-            )
+            if bits == 8:
+                packed = _aligned_bytes(library.lockgate_packed_bytes_int8(width_out, width_in))
+                library.lockgate_pack_int8(data.data_ptr(), width_out, width_in, packed.data_ptr())
+            else:
+                packed = _aligned_bytes(library.lockgate_packed_bytes_int4(width_out, width_in))
+                offset = blocks.kind == "q4_1"
+                library.lockgate_pack_int4(
+                    data.data_ptr(), width_out, width_in, offset, packed.data_ptr()
+                )
         return cls(
             library=library,
             space=space,
             width_in=width_in,
             width_out=width_out,
             strips=strips,
-            nibbles=nibbles,
+            blocks=packed,
+            bits=bits,
             bias=None if bias is None else bias.float(),
             wide=wide,
         )
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.shape[0]
-        return (self.by_nibbles if 0 < rows <= self.few_rows else self.by_strips)(x, rows)
+        return (self.by_blocks if 0 < rows <= self.few_rows else self.by_strips)(x, rows)
 
     def by_strips(self, x: Tensor, rows: int) -> Tensor:
         out = self._out(rows)
@@ -122,21 +126,24 @@ class SwitchingLinear:
         )
         return out
 
-    def by_nibbles(self, x: Tensor, rows: int) -> Tensor:
-        assert self.nibbles is not None
+    def by_blocks(self, x: Tensor, rows: int) -> Tensor:
+        assert self.blocks is not None
         out = self._out(rows)
-        sums = self.space.work(rows * (self.width_in // QUANT))
-        self.library.lockgate_linear_int4(
+        arguments = (
             x.data_ptr(),
             rows,
             self.width_in,
             self.width_out,
-            self.nibbles.data_ptr(),
+            self.blocks.data_ptr(),
             None if self.bias is None else self.bias.data_ptr(),
             out.data_ptr(),
             self.wide,
-            sums.data_ptr(),
         )
+        if self.bits == 8:
+            self.library.lockgate_linear_int8(*arguments)
+        else:
+            sums = self.space.work(rows * (self.width_in // QUANT))
+            self.library.lockgate_linear_int4(*arguments, sums.data_ptr())
         return out
 
     def _out(self, rows: int) -> Tensor:
@@ -148,21 +155,21 @@ def choose(
     linears: Sequence[SwitchingLinear], seconds: Callable[[], float], rounds: int = 5
 ) -> None:
     """Measure both layouts over these weights of one shape, all in turn so that they come from
-    memory as in a step, and set `few_rows` of all: the most of LADDER up to which 4 bits win."""
-    able = [linear for linear in linears if linear.nibbles is not None]
+    memory as in a step, and set `few_rows` of all: the most of LADDER up to which blocks win."""
+    able = [linear for linear in linears if linear.blocks is not None]
     if not able:
         return
     few_rows = 0
     for rows in LADDER:
         x = torch.ones(rows, able[0].width_in, dtype=torch.bfloat16)
-        times: dict[str, list[float]] = {"nibbles": [], "strips": []}
+        times: dict[str, list[float]] = {"blocks": [], "strips": []}
         for _ in range(rounds):  # in turn, so that a busy moment falls on both
             for name, taken in times.items():
                 begun = seconds()
                 for linear in able:
-                    (linear.by_nibbles if name == "nibbles" else linear.by_strips)(x, rows)
+                    (linear.by_blocks if name == "blocks" else linear.by_strips)(x, rows)
                 taken.append(seconds() - begun)
-        if min(times["nibbles"]) >= min(times["strips"]):
+        if min(times["blocks"]) >= min(times["strips"]):
             break
         few_rows = rows
     for linear in able:

@@ -79,14 +79,19 @@ class NativeOps:
         return len(self.memory[0])
 
     def linear(
-        self, weight: Tensor, bias: Tensor | None = None, blocks: QuantBlocks | None = None
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        blocks: QuantBlocks | None = None,
+        *,
+        wide: bool = False,
     ) -> Linear:
-        made = SwitchingLinear.make(self.library, self.space, weight, bias, blocks)
+        made = SwitchingLinear.make(self.library, self.space, weight, bias, blocks, wide=wide)
         self.linears.append(made)
         return made
 
-    def head(self, weight: Tensor) -> Linear:
-        return SwitchingLinear.make(self.library, self.space, weight, wide=True)
+    def head(self, weight: Tensor, blocks: QuantBlocks | None = None) -> Linear:
+        return self.linear(weight, blocks=blocks, wide=True)
 
     @property
     def wants_blocks(self) -> bool:
