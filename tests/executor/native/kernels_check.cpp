@@ -72,16 +72,26 @@ uint64_t linears() {
                 lockgate_linear_bf16(x.data(), m, k, n, packed.data(), nullptr, wide.data(), 1);
                 all ^= digest(out) + digest(wide);
                 if (k % 32) continue;
-                for (int offset : {0, 1}) {
-                    Numbers<uint8_t> blocks(n * (k / 32) * (offset ? 20 : 18));
-                    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = uint8_t(chance());
-                    for (long b = 0; b < n * (k / 32); ++b)  // finite scales
-                        blocks[b * (offset ? 20 : 18) + 1] &= 0x3b, offset ? blocks[b * 20 + 3] &= 0x3b : 0;
-                    Lines nibbles(lockgate_packed_bytes_int4(n, k));
-                    lockgate_pack_int4(blocks.data(), n, k, offset, nibbles.line);
+                for (long each : {18, 20, 34}) {  // bytes a block: 4 bits, with an offset, 8 bits
+                    const long count = n * (k / 32);
+                    Numbers<uint8_t> blocks(count * each);
+                    for (uint8_t& byte : blocks) byte = uint8_t(chance());
+                    for (long b = 0; b < count; ++b) {  // finite scales
+                        blocks[b * each + 1] &= 0x3b;
+                        if (each == 20) blocks[b * each + 3] &= 0x3b;
+                    }
                     Numbers<float> sums(m * (k / 32));
-                    lockgate_linear_int4(x.data(), m, k, n, nibbles.line, bias.data(), out.data(), 0, sums.data());
-                    lockgate_linear_int4(x.data(), m, k, n, nibbles.line, nullptr, wide.data(), 1, sums.data());
+                    if (each == 34) {
+                        Lines packed8(lockgate_packed_bytes_int8(n, k));
+                        lockgate_pack_int8(blocks.data(), n, k, packed8.line);
+                        lockgate_linear_int8(x.data(), m, k, n, packed8.line, bias.data(), out.data(), 0);
+                        lockgate_linear_int8(x.data(), m, k, n, packed8.line, nullptr, wide.data(), 1);
+                    } else {
+                        Lines nibbles(lockgate_packed_bytes_int4(n, k));
+                        lockgate_pack_int4(blocks.data(), n, k, each == 20, nibbles.line);
+                        lockgate_linear_int4(x.data(), m, k, n, nibbles.line, bias.data(), out.data(), 0, sums.data());
+                        lockgate_linear_int4(x.data(), m, k, n, nibbles.line, nullptr, wide.data(), 1, sums.data());
+                    }
                     all ^= digest(out) + 3 * digest(wide);
                 }
             }

@@ -14,10 +14,11 @@ from torch import Tensor
 from executor.cpu.native.linear import LADDER, Space, SwitchingLinear, choose
 from executor.model.source import QuantBlocks
 
-Kind = Literal["q4_0", "q4_1"]
+Kind = Literal["q4_0", "q4_1", "q8_0"]
 KINDS: dict[Kind, gguf.GGMLQuantizationType] = {
     "q4_0": gguf.GGMLQuantizationType.Q4_0,
     "q4_1": gguf.GGMLQuantizationType.Q4_1,
+    "q8_0": gguf.GGMLQuantizationType.Q8_0,
 }
 
 
@@ -57,7 +58,7 @@ def check(
     linear = SwitchingLinear.make(kernels, space, weight, bias, blocks, wide=wide)
     out = space.take("wide" if wide else "linear", rows + 64, width_out, _dtype(wide))
     out.fill_(77.0)
-    found = (linear.by_nibbles if kind else linear.by_strips)(x, rows)
+    found = (linear.by_blocks if kind else linear.by_strips)(x, rows)
     near(found, x, exact, bias)
     assert bool((out[rows:] == 77.0).all()), "numbers behind the last row were written"
 
@@ -66,7 +67,7 @@ def _dtype(wide: bool) -> torch.dtype:
     return torch.float32 if wide else torch.bfloat16
 
 
-@pytest.mark.parametrize("kind", (None, "q4_0", "q4_1"))
+@pytest.mark.parametrize("kind", (None, *KINDS))
 @pytest.mark.parametrize(
     ("width_out", "width_in", "rows"), ((1, 32, 1), (33, 64, 13), (95, 96, 40), (31, 2048, 3))
 )
@@ -78,7 +79,7 @@ def test_products_are_exact(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", (None, "q4_0", "q4_1"))
+@pytest.mark.parametrize("kind", (None, *KINDS))
 @pytest.mark.parametrize("width_in", (32, 64, 96, 2048))
 def test_products_of_every_shape_are_exact(
     kernels: ctypes.CDLL, width_in: int, kind: Kind | None
@@ -89,7 +90,7 @@ def test_products_of_every_shape_are_exact(
             check(kernels, width_out, width_in, rows, kind, wide=wide, biased=rows % 3 == 0)
 
 
-@pytest.mark.parametrize("kind", (None, "q4_1"))
+@pytest.mark.parametrize("kind", (None, *KINDS))
 def test_no_rows_give_no_rows(kernels: ctypes.CDLL, kind: Kind | None) -> None:
     weight = drawn(1, 33, 64).bfloat16()
     blocks = quantised(weight.float(), kind)[0] if kind else None
@@ -112,12 +113,12 @@ def test_a_row_of_strips_has_the_same_bits_in_any_company(
         assert torch.equal(linear(x[first:end]), together[first:end])
 
 
-@pytest.mark.parametrize("kind", (None, "q4_0"))
+@pytest.mark.parametrize("kind", (None, *KINDS))
 def test_a_row_of_nan_stays_alone(kernels: ctypes.CDLL, kind: Kind | None) -> None:
     weight, x = drawn(1, 70, 96).bfloat16(), drawn(2, 29, 96).bfloat16()
     blocks = quantised(weight.float(), kind)[0] if kind else None
     linear = SwitchingLinear.make(kernels, Space(), weight, None, blocks)
-    run = linear.by_nibbles if kind else linear.by_strips
+    run = linear.by_blocks if kind else linear.by_strips
     clean = run(x, 29).clone()
     for bad, value in ((0, float("nan")), (12, float("inf")), (28, float("nan"))):
         poisoned = x.clone()
@@ -131,8 +132,8 @@ def test_a_row_of_nan_stays_alone(kernels: ctypes.CDLL, kind: Kind | None) -> No
 class _Clock:
     """Every reading is later by what the layout used since costs."""
 
-    def __init__(self, strips_s: dict[int, float], nibbles_s: dict[int, float]) -> None:
-        self.now_s, self.costs = 0.0, {"strips": strips_s, "nibbles": nibbles_s}
+    def __init__(self, strips_s: dict[int, float], blocks_s: dict[int, float]) -> None:
+        self.now_s, self.costs = 0.0, {"strips": strips_s, "blocks": blocks_s}
 
     def __call__(self) -> float:
         return self.now_s
@@ -149,7 +150,7 @@ def _timed(
         monkeypatch.setattr(SwitchingLinear, f"by_{name}", run)
 
     spend("strips")
-    spend("nibbles")
+    spend("blocks")
     weight = drawn(1, 32, 32)
     blocks, _ = quantised(weight, "q4_0")
     return [
@@ -158,16 +159,16 @@ def _timed(
     ]
 
 
-def test_four_bits_are_chosen_up_to_where_they_first_lose(
+def test_blocks_are_chosen_up_to_where_they_first_lose(
     kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strips = dict.fromkeys(LADDER, 2.0)
-    nibbles = {rows: 1.0 if rows <= 4 or rows == 32 else 3.0 for rows in LADDER}
-    clock = _Clock(strips, nibbles)
+    costs = {rows: 1.0 if rows <= 4 or rows == 32 else 3.0 for rows in LADDER}
+    clock = _Clock(strips, costs)
     linears = _timed(kernels, clock, monkeypatch)
     choose(linears, clock)
     assert [linear.few_rows for linear in linears] == [4, 0, 4]
-    clock.costs["nibbles"] = dict.fromkeys(LADDER, 2.0)  # no gain: not worth it
+    clock.costs["blocks"] = dict.fromkeys(LADDER, 2.0)  # no gain: not worth it
     choose(linears, clock)
     assert [linear.few_rows for linear in linears] == [0, 0, 0]
 

@@ -94,7 +94,7 @@ def test_broken_rows_end_alone(kernels: ctypes.CDLL, fields: dict[str, Any]) -> 
 
 def test_rows_with_rules_of_their_own_go_to_the_twin(kernels: ctypes.CDLL) -> None:
     logits = drawn(6, 301)
-    wishes = (
+    wishes: tuple[dict[str, Any], ...] = (
         {"presence_penalty": 1.0},
         {"logit_bias": ((5, 100.0),)},
         {"top_logprobs": 3},
