@@ -1,5 +1,6 @@
-"""Who owns which block of KV memory.  Each block has one owner or none; a freed block is wiped
-before it can be owned again (property P7 of the specification).
+"""Who holds which block of KV memory.  A block is free, or held by one sequence or by several that
+read the same prompt; when the last lets go it is wiped before it can be held again (property P7 of
+the specification).
 
 Refuses to know: what a block holds, when anybody should get one.  The free list is a stack, all
 work is O(blocks moved).
@@ -7,6 +8,7 @@ work is O(blocks moved).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 
@@ -17,7 +19,7 @@ class BlockManager:
     """`zero` is `Runner.zero_blocks`.  Released blocks wait for `scrub`, which wipes all of them
     in one call; `allocate` scrubs first where it must."""
 
-    __slots__ = ("_dirty", "_free", "_owners", "_zero", "block_tokens", "total")
+    __slots__ = ("_dirty", "_free", "_holders", "_zero", "block_tokens", "total")
 
     def __init__(self, total: int, block_tokens: int, zero: Callable[[Seq[int]], None]) -> None:
         assert total > 0
@@ -27,7 +29,7 @@ class BlockManager:
         self._zero = zero
         self._free = list(range(total - 1, -1, -1))
         self._dirty: list[int] = []
-        self._owners: list[Sequence | None] = [None] * total
+        self._holders = [0] * total
 
     @property
     def free(self) -> int:
@@ -39,7 +41,7 @@ class BlockManager:
         return self.total * self.block_tokens
 
     def allocate(self, seq: Sequence, tokens: int) -> None:
-        """Let `seq` own room for `tokens` in all.  The plan has counted: running out is our bug."""
+        """Let `seq` hold room for `tokens` in all.  The plan has counted: running out is our bug."""
         missing = -(-tokens // self.block_tokens) - len(seq.blocks)
         if missing <= 0:
             return
@@ -48,16 +50,27 @@ class BlockManager:
         assert missing <= len(self._free), "the plan gave away more blocks than were free"
         for _ in range(missing):
             block = self._free.pop()
-            assert self._owners[block] is None
-            self._owners[block] = seq
+            assert self._holders[block] == 0
+            self._holders[block] = 1
+            seq.blocks.append(block)
+
+    def share(self, seq: Sequence, holder: Sequence, count: int) -> None:
+        """Let `seq`, which holds nothing, hold the first `count` blocks of `holder` too.  Nobody may
+        write to them any more."""
+        assert not seq.blocks
+        assert count <= len(holder.blocks)
+        for block in holder.blocks[:count]:
+            assert self._holders[block] > 0
+            self._holders[block] += 1
             seq.blocks.append(block)
 
     def release(self, seq: Sequence) -> None:
-        """Take back all that `seq` owns; nothing if it owns nothing."""
+        """Take back all that `seq` holds; nothing if it holds nothing."""
         for block in seq.blocks:
-            assert self._owners[block] is seq
-            self._owners[block] = None
-        self._dirty.extend(seq.blocks)
+            assert self._holders[block] > 0
+            self._holders[block] -= 1
+            if self._holders[block] == 0:
+                self._dirty.append(block)
         seq.blocks.clear()
 
     def scrub(self) -> None:
@@ -68,10 +81,8 @@ class BlockManager:
             self._dirty.clear()
 
     def check(self, holders: Iterable[Sequence]) -> None:
-        """Conservation: free + held = total, no block twice, each owner is the holder.  O(total)."""
-        seen = self._free + self._dirty
-        assert all(self._owners[block] is None for block in seen)
-        for seq in holders:
-            assert all(self._owners[block] is seq for block in seq.blocks)
-            seen += seq.blocks
-        assert sorted(seen) == list(range(self.total)), "a block is lost or has two owners"
+        """Conservation: free + held, each counted once, = total, and every holder is known.  O(total)."""
+        held = Counter(block for seq in holders for block in seq.blocks)
+        seen = [*self._free, *self._dirty, *held]
+        assert sorted(seen) == list(range(self.total)), "a block is lost, or free and held"
+        assert all(self._holders[block] == held[block] for block in seen), "a holder is unknown"

@@ -66,7 +66,9 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     `share` is the opaque path, widest first, whose fair share is charged, with its weights.
     `queue_ms_max`: not started by then, it ends with `Cause.QUEUE_DEADLINE`, nothing prefilled.
     `grammar`: only tokens that it allows are sampled; where it allows nothing but end tokens, it
-    wins over `min_tokens`.  `stop_token_ids` must hold the model's end tokens then."""
+    wins over `min_tokens`.  `stop_token_ids` must hold the model's end tokens then.
+    `sibling`: the number of an earlier request of this connection with the same prompt, whose
+    prompt need not be computed twice.  Where there is none such, it is as if none was named."""
 
     request: int
     prompt: tuple[int, ...]
@@ -77,6 +79,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     share: tuple[tuple[str, float], ...] = ()
     queue_ms_max: int | None = None
     grammar: Grammar | None = None
+    sibling: int | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
@@ -140,7 +143,8 @@ class Cause(StrEnum):
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     """The last word on a request.  Tokens, then nanoseconds.
 
-    `prefilled` counts prompt tokens whose prefill ran, each once however often it was recomputed;
+    `prefilled` counts prompt tokens whose prefill ran, each once however often it was recomputed, and
+    not those that a sibling computed: the most that any of several siblings has is their prompt's;
     `generated` all tokens sampled, delivered or not.  The three spans add up to the life of the
     request in the executor; a span that was never entered is 0.  `device_ns` is this request's part
     of the measured step times; `recomputed_ns` the part spent on work lost to preemption and on

@@ -41,13 +41,14 @@ from executor.failure import where
 from executor.grammar import Grammars
 from executor.grammar_seats import Seats, gone
 from executor.guesses import Guesser, Planned, choose, held
-from executor.scheduler import Chunk, Fcfs, Scheduler, admission_tokens, places
+from executor.positions import Positions
+from executor.scheduler import Chunk, Fcfs, Scheduler, admission_tokens
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits
+from executor.siblings import Siblings
 from executor.totals import Totals
 
 FAILURES_MAX: Final = 3
-_POSITIONS_EVERY_NS: Final = 100_000_000
 _NEVER_NS: Final = 2**63
 _log = structlog.get_logger()
 
@@ -90,14 +91,14 @@ class Engine:
         self._seqs: dict[Key, Sequence] = {}
         self._out: dict[int, list[Update]] = {}
         self._seats = Seats(grammars)
+        self._siblings = Siblings(runner.block_tokens)
         on = self._settings.speculation
         self._guesser = Guesser(runner.block_tokens, runner.context_tokens, on=on)
         self._stalled = False
         self._totals = Totals()
         self._tickets = 0
         self._failures = 0
-        self._queue_changed = False
-        self._positions_due_ns = 0
+        self._positions = Positions()
         self._deadline_due_ns = _NEVER_NS
 
     @property
@@ -112,6 +113,8 @@ class Engine:
             self._end(key, Cause.ABORTED, now_ns)
         self._expire(now_ns)
         self._hear_grammars(now_ns)
+        for seq in self._siblings.ready():
+            self._enqueue(seq)
         plan = self._scheduler.plan(self.blocks.free, self._budget())
         self._preempt(plan.preempted, now_ns)
         self._stalled = not plan.chunks
@@ -119,7 +122,8 @@ class Engine:
         if plan.chunks:
             self._admit(plan.admitted, now_ns)
             self._run(plan.chunks)
-        self._tell_positions(now_ns)
+        for seq, place in self._positions.news(self._scheduler.waiting, now_ns):
+            self._say(seq.key[0], Waiting(request=seq.key[1], position=place))
         self._scrub()
         if self._settings.check_invariants:
             self._check()
@@ -127,8 +131,13 @@ class Engine:
 
     @property
     def gauges(self) -> Gauges:
-        waiting = len(self._scheduler.waiting) + len(self._seats.pending)
+        waiting = len(self._scheduler.waiting) + len(self._outside)
         return self._totals.gauges(len(self._scheduler.running), waiting, self.blocks)
+
+    @property
+    def _outside(self) -> list[Sequence]:
+        """Those who wait, but not in the queue: for a grammar, or for a sibling."""
+        return [*self._seats.pending, *self._siblings.held]
 
     # Commands
 
@@ -165,15 +174,17 @@ class Engine:
             return
         seq = self._seqs[key] = Sequence(key, job, self._tickets, now_ns)
         self._tickets += 1
+        self._siblings.file(seq, self._seqs)
         if not self._seats.file(seq):
             self._enqueue(seq)
         if seq.deadline_ns is not None:
             self._deadline_due_ns = min(self._deadline_due_ns, seq.deadline_ns)
 
     def _enqueue(self, seq: Sequence) -> None:
+        if self._siblings.hold(seq):
+            return
         self._scheduler.add(seq)
-        self._queue_changed = True
-        self._positions_due_ns = 0  # a newcomer hears its place at once
+        self._positions.change(at_once=True)
 
     def _hear_grammars(self, now_ns: int) -> None:
         """Compiled ones join the queue, refused ones end, and who waited for a mask goes on."""
@@ -191,7 +202,7 @@ class Engine:
         if now_ns < self._deadline_due_ns:
             return
         due, self._deadline_due_ns = [], _NEVER_NS
-        for seq in (*self._scheduler.waiting, *self._seats.pending):
+        for seq in (*self._scheduler.waiting, *self._outside):
             if seq.deadline_ns is None or seq.started:
                 continue
             if seq.deadline_ns <= now_ns:
@@ -223,14 +234,13 @@ class Engine:
             seq.position = None
             self._totals.preemptions += 1
         if victims:
-            self._queue_changed = True
-            self._positions_due_ns = 0
+            self._positions.change(at_once=True)
             self._scrub()
 
     def _admit(self, admitted: Seq[Sequence], now_ns: int) -> None:
         for seq in admitted:
             seq.enter(Phase.PREFILL, now_ns)
-            self._queue_changed = True
+            self._positions.change()
 
     # The model
 
@@ -266,8 +276,14 @@ class Engine:
         """Give out the blocks, then add guesses where there is room for them."""
         for chunk in chunks:
             seq = chunk.seq
-            room = seq.computed + chunk.count if seq.blocks else admission_tokens(seq, self._limits)
-            self.blocks.allocate(seq, room)
+            if seq.blocks:
+                self.blocks.allocate(seq, seq.computed + chunk.count)
+                continue
+            if chunk.lent:
+                assert seq.leader is not None, "the plan saw one"
+                self.blocks.share(seq, seq.leader, chunk.lent)
+                seq.attach(chunk.lent * self.blocks.block_tokens)
+            self.blocks.allocate(seq, admission_tokens(seq, self._limits))
         return self._guesser.plan(chunks, self._times.rates)
 
     def _charge(
@@ -297,7 +313,7 @@ class Engine:
             self._say(
                 owner,
                 Prefilling(
-                    request=request, done_tokens=seq.prefilled, total_tokens=seq.prompt_tokens
+                    request=request, done_tokens=seq.prompt_done, total_tokens=seq.prompt_tokens
                 ),
             )
         if not choices:
@@ -341,24 +357,13 @@ class Engine:
             return
         seq.generation += 1
         seq.enter(seq.phase, now_ns)
-        if not self._seats.forget(seq):
+        outside = (self._seats.forget(seq), self._siblings.forget(seq))
+        if not any(outside):
             self._scheduler.remove(seq)
         self.blocks.release(seq)
         self._guesser.forget(key)
-        self._queue_changed = True
+        self._positions.change()
         self._say(key[0], seq.ended(cause, detail))
-
-    def _tell_positions(self, now_ns: int) -> None:
-        """Places within the tenant, to those whose place changed; at most ten times a second but
-        for newcomers, since a long queue moves as a whole."""
-        if not self._queue_changed or now_ns < self._positions_due_ns:
-            return
-        self._queue_changed = False
-        self._positions_due_ns = now_ns + _POSITIONS_EVERY_NS
-        for seq, place in places(self._scheduler.waiting):
-            if seq.position != place:
-                seq.position = place
-                self._say(seq.key[0], Waiting(request=seq.key[1], position=place))
 
     def _scrub(self) -> None:
         try:
@@ -384,7 +389,7 @@ class Engine:
     def _check(self) -> None:
         """The books of the blocks and of the queues agree.  For tests: O(blocks + requests)."""
         self.blocks.check(self._seqs.values())
-        queued = [*self._scheduler.running, *self._scheduler.waiting, *self._seats.pending]
+        queued = [*self._scheduler.running, *self._scheduler.waiting, *self._outside]
         assert sorted(seq.key for seq in queued) == sorted(self._seqs)
         assert not any(seq.blocks for seq in self._scheduler.waiting)
 

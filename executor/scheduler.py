@@ -11,6 +11,7 @@ Refuses to know: block ids, tokens' values, time, who a tenant is.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -47,12 +48,13 @@ class Limits:
 class Chunk:
     seq: Sequence
     count: int
+    lent: int = 0  # blocks of its leader that it takes first
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`chunks`: decodes first.  `admitted` leave the queue and own blocks for all they know and one
-    token more (`admission_tokens`).  `preempted` lose their blocks, before anything is allocated."""
+    token more (`admission_tokens`), less what their leader lends.  `preempted` lose their blocks, before anything is allocated."""
 
     chunks: Seq[Chunk]
     admitted: Seq[Sequence] = ()
@@ -103,29 +105,33 @@ def plan(
     assert len(running) <= limits.seqs
     alive, preempted = list(running), []
     need = sum(_growth(seq, limits) for seq in alive)
+    holders = Counter(block for seq in alive for block in seq.blocks) if need > free else Counter()
     while need > free:
         victim = min(alive, key=lambda seq: (seq.computed, -seq.ticket))
         assert len(alive) > 1, "the last survivor could not grow: verdict should have ended it"
         alive.remove(victim)
         preempted.append(victim)
         need -= _growth(victim, limits)
-        free += len(victim.blocks)
+        holders.subtract(victim.blocks)
+        free += sum(holders[block] == 0 for block in victim.blocks)
     free -= need
     chunks = [Chunk(seq, 1) for seq in alive if seq.todo == 1]
     begun = [seq for seq in alive if seq.todo > 1]
     chunks += [Chunk(s, n) for s in begun if (n := budget.take(s.computed, s.todo)) > 0]
     admitted: list[Sequence] = []
     for seq in () if preempted else waiting:  # nobody comes in while somebody is put out
-        need = limits.blocks(admission_tokens(seq, limits))
+        lent = seq.lent(limits.block_tokens)
+        need = limits.blocks(admission_tokens(seq, limits)) - lent
         spare = limits.watermark_blocks if alive else 0
         if len(alive) >= limits.seqs or need + spare > free:
             break  # first come, first served: nobody overtakes
-        if (count := budget.take(0, seq.todo)) <= 0:
+        skip = lent * limits.block_tokens
+        if (count := budget.take(skip, seq.todo - skip)) <= 0:
             break
         free -= need
         alive.append(seq)
         admitted.append(seq)
-        chunks.append(Chunk(seq, count))
+        chunks.append(Chunk(seq, count, lent))
     chunks.sort(key=lambda chunk: chunk.count > 1)  # stable: rows of one token first, as a Batch is
     return Plan(chunks, admitted, preempted)
 

@@ -47,12 +47,14 @@ class Sequence:
         "high_water",
         "job",
         "key",
+        "leader",
         "phase",
         "plain_greedy",
         "position",
         "preemptions",
         "prompt_tokens",
         "recomputed_ns",
+        "shared",
         "since_ns",
         "spans_ns",
         "stop_ids",
@@ -72,6 +74,8 @@ class Sequence:
         self.plain_greedy = is_plain_greedy(job.sampling)
         self.computed = 0
         self.high_water = 0
+        self.shared = 0  # prompt tokens that another computed for it
+        self.leader: Sequence | None = None  # a living one, whose prompt it may read
         self.blocks: list[int] = []
         self.generation = 0
         self.position: int | None = None  # what the gateway was last told
@@ -94,8 +98,14 @@ class Sequence:
         return len(self.tokens) - self.prompt_tokens
 
     @property
-    def prefilled(self) -> int:
+    def prompt_done(self) -> int:
+        """Prompt tokens that have keys and values, or had them before a preemption."""
         return min(self.high_water, self.prompt_tokens)
+
+    @property
+    def prefilled(self) -> int:
+        """Those of them that were computed for this request."""
+        return self.prompt_done - self.shared
 
     @property
     def started(self) -> bool:
@@ -119,6 +129,23 @@ class Sequence:
         self.spans_ns[self.phase] += now_ns - self.since_ns
         self.since_ns = now_ns
         self.phase = phase
+
+    def sharable(self, block_tokens: int) -> int:
+        """Full blocks before its last prompt token, which is always computed: its logits are wanted."""
+        return (self.prompt_tokens - 1) // block_tokens
+
+    def lent(self, block_tokens: int) -> int:
+        """Blocks that it can take from its leader now, instead of computing them."""
+        count = self.sharable(block_tokens)
+        ready = self.leader is not None and self.leader.computed >= count * block_tokens
+        return count if ready else 0
+
+    def attach(self, count: int) -> None:
+        """`count` tokens came with blocks of another."""
+        assert self.computed == 0
+        self.shared += max(0, count - self.high_water)
+        self.computed = count
+        self.high_water = max(self.high_water, count)
 
     def advance(self, count: int) -> None:
         """`count` more tokens have keys and values."""

@@ -1,0 +1,40 @@
+"""When those who wait hear their place: as it changes, but at most ten times a second except for
+newcomers and those put back, since a long queue moves as a whole.
+
+Refuses to know: why the queue changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from executor.scheduler import places
+from executor.sequence import Sequence
+
+_EVERY_NS: Final = 100_000_000
+
+
+class Positions:
+    """Owned by the engine."""
+
+    def __init__(self) -> None:
+        self._changed = False
+        self._due_ns = 0
+
+    def change(self, *, at_once: bool = False) -> None:
+        """Somebody came, went or moved.  `at_once`: somebody new is in the queue."""
+        self._changed = True
+        if at_once:
+            self._due_ns = 0
+
+    def news(self, waiting: Iterable[Sequence], now_ns: int) -> Iterator[tuple[Sequence, int]]:
+        """Those whose place within their tenant is not what they last heard."""
+        if not self._changed or now_ns < self._due_ns:
+            return
+        self._changed = False
+        self._due_ns = now_ns + _EVERY_NS
+        for seq, place in places(waiting):
+            if seq.position != place:
+                seq.position = place
+                yield seq, place
