@@ -258,6 +258,11 @@ class Turn(Protocol):
     async def __anext__(self) -> Update: ...
 
     @property
+    def request(self) -> int:
+        """The number that was minted for it, for `Submit.sibling`."""
+        ...
+
+    @property
     def ended(self) -> Ended | None:
         """The last word, once it was heard.  After the turn is closed, never None."""
         ...

@@ -109,7 +109,8 @@ class Sequence:
 
     @property
     def started(self) -> bool:
-        return self.high_water > 0
+        """Also by a leader that is at its prompt: then no deadline in a queue is meant any more."""
+        return self.high_water > 0 or (self.leader is not None and self.leader.started)
 
     def ask(self, allowed: bytes | None = None, said: Seq[int] = ()) -> Ask:
         """What the sampler must know for the next token, after it will have `said` these.

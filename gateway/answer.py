@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Self
 
+from msgspec.structs import replace
+
 from executor.contract import Cause, Ended, Executor, ExecutorLost, Submit, Turn, Update
 from gateway.errors import ApiError, invalid, unavailable
 from gateway.unbroken import unbroken
@@ -30,8 +32,10 @@ class Answer:
     """Async context: submits on entry, aborts what still runs on exit.  Afterwards `ended` has the
     last word on every choice that was submitted."""
 
-    def __init__(self, executor: Executor, submits: Sequence[Submit]) -> None:
+    def __init__(self, executor: Executor, submits: Sequence[Submit], *, n: int = 1) -> None:
+        """Every `n` submits in a row have the same prompt, which the first of them computes."""
         self._executor = executor
+        self._n = n
         self._submits = tuple(submits)
         self._seats: dict[int, _Seat] = {}
         self._open: set[int] = set()
@@ -42,8 +46,12 @@ class Answer:
     async def __aenter__(self) -> Self:
         try:
             for index, submit in enumerate(self._submits):
+                leader = index - index % self._n
+                sibling = self._seats[leader].turn.request if index > leader else None
                 stack = AsyncExitStack()
-                turn = await stack.enter_async_context(self._executor.turn(submit))
+                turn = await stack.enter_async_context(
+                    self._executor.turn(replace(submit, sibling=sibling))
+                )
                 self._seats[index] = _Seat(turn, stack)
                 self._open.add(index)
         except ExecutorLost as lost:

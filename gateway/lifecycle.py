@@ -220,7 +220,7 @@ async def running(house: House, grant: Grant, hold: Hold, case: Case) -> AsyncIt
         )
         for each in grant.job.submits(grant.sized.max_output_tokens)
     ]
-    answer = Answer(house.deployments[grant.job.model].executor, submits)
+    answer = Answer(house.deployments[grant.job.model].executor, submits, n=grant.job.n)
     request = LiveRequest(case.request_id, grant.who, answer.interrupt)
     try:
         with house.live.entered(request, expires_in_ms=expires_in_ms(house, grant.who)):

@@ -171,13 +171,25 @@ def test_followers_of_a_leader_put_out_in_its_prompt_wait_on() -> None:
     house.assert_empty()
 
 
-def test_a_deadline_reaches_those_who_wait_for_their_leader() -> None:
+def test_a_deadline_in_the_queue_is_met_when_the_leader_begins() -> None:
     house = house_of(step_tokens_max=4)
+    house.submit(choice(1, queue_ms_max=3))
+    house.submit(choice(2, 1, queue_ms_max=3))
+    house.run()
+    assert house.ended(2).cause is Cause.LENGTH
+    house.assert_empty()
+
+
+def test_a_deadline_reaches_those_whose_leader_does_not_begin() -> None:
+    house = house_of(seqs_max=1)
+    house.submit(choice(9, prompt=(1, 2, 3), max_new_tokens=30))
+    house.step()
     house.submit(choice(1))
     house.submit(choice(2, 1, queue_ms_max=3))
     house.run()
     late = house.ended(2)
     assert (late.cause, late.prefilled) == (Cause.QUEUE_DEADLINE, 0)
+    assert house.ended(1).cause is Cause.LENGTH
     house.assert_empty()
 
 

@@ -385,3 +385,23 @@ def test_what_is_unbroken_finishes_first() -> None:
             await unbroken(fails())
 
     asyncio.run(run())
+
+
+def test_the_choices_of_a_prompt_name_the_first_of_them() -> None:
+    asked: list[tuple[int, int | None]] = []
+
+    class Listening(Distant):
+        @asynccontextmanager
+        async def turn(self, job: Submit) -> AsyncIterator[Turn]:
+            async with super().turn(job) as turn:
+                asked.append((turn.request, job.sibling))
+                yield turn
+
+    async def scene() -> None:
+        submits = [submit("abc")] * 3 + [submit("abc")] * 3
+        async with Answer(Listening(EchoExecutor()), submits, n=3) as answer:
+            await told(answer)
+
+    asyncio.run(scene())
+    first, second = asked[0][0], asked[3][0]
+    assert [sibling for _, sibling in asked] == [None, first, first, None, second, second]
