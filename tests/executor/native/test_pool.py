@@ -40,7 +40,7 @@ def checked(tmp_path: Path, source: str, flags: tuple[str, ...], *arguments: str
 
 @pytest.mark.slow
 def test_every_piece_runs_once(tmp_path: Path) -> None:
-    checked(tmp_path, "pool_check.cpp", ("-O2",), "2", "200000")
+    checked(tmp_path, "pool_check.cpp", ("-O2",), "2", "100000")
     checked(tmp_path, "pool_check.cpp", ("-O2",), "8", "20000")
 
 
