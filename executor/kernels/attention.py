@@ -56,7 +56,7 @@ def _fold(
             real = real & there[:, None]
         keys = tl.load(at, mask=real, other=0.0)
         values = tl.load(at + KV_HEADS * BLOCK_TOKENS * HEAD_DIM, mask=real, other=0.0)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.dot(queries, tl.trans(keys), input_precision="tf32x3") * scale
         if MASKED:
             seen = key[None, :] <= position[:, None]
             if WINDOW > 0:
@@ -70,7 +70,7 @@ def _fold(
         fade = tl.exp2(top - base)
         total = total * fade + tl.sum(weights, 1)
         mixed = tl.dot(
-            weights.to(values.dtype), values, mixed * fade[:, None], input_precision="ieee"
+            weights.to(values.dtype), values, mixed * fade[:, None], input_precision="tf32x3"
         )
         top = highest
     return total, top, mixed

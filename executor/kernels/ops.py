@@ -43,8 +43,8 @@ def unsupported(config: ModelConfig) -> str | None:
     """Why a model's shape does not fit the kernels, or None."""
     if config.head_dim > HEAD_DIM_MAX:
         return f"head_dim {config.head_dim} is more than {HEAD_DIM_MAX}"
-    if config.heads // config.kv_heads > plan.THICK_ROWS_WIDE:
-        return f"more than {plan.THICK_ROWS_WIDE} query heads share a key-value head"
+    if config.heads // config.kv_heads > plan.GROUP_MAX:
+        return f"more than {plan.GROUP_MAX} query heads share a key-value head"
     return None
 
 
@@ -207,6 +207,7 @@ def make_backend(
     """`embedding` decides the dtype.  `context_tokens`: the most a row can have; `tokens_max` and
     `rows_max`: of one step."""
     assert unsupported(config) is None, unsupported(config)
+    assert rows_max <= tokens_max, (rows_max, tokens_max)
     on_gpu = device.type == "cuda"
     processors = PROCESSORS_INTERPRETED
     if on_gpu:
@@ -215,6 +216,7 @@ def make_backend(
         heads=config.heads,
         kv_heads=config.kv_heads,
         head_dim=config.head_dim,
+        itemsize=embedding.element_size(),
         context_tokens=context_tokens,
         tokens_max=tokens_max,
         rows_max=rows_max,

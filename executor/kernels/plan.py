@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 THIN_ROWS = 16  # the least a tensor core takes
 THICK_ROWS = 128
-THICK_ROWS_WIDE = 64  # heads past 128: the accumulator would not fit into registers
+THICK_HEAD_BYTES = 256  # wider heads get fewer rows: registers and shared memory are what they are
+GROUP_MAX = 32
 SPLITS_MIN, SPLITS_MAX = 4, 64
 THICK_SPLITS = 8
 THIN_TILES_MAX = 2  # a row of more new tokens than fill so many thin tiles gets thick ones
@@ -33,8 +34,12 @@ def thin_rows(group: int) -> int:
     return max(THIN_ROWS, 1 << (group - 1).bit_length())
 
 
-def thick_rows(group: int, head_dim: int) -> int:
-    return max(THICK_ROWS if head_dim <= 128 else THICK_ROWS_WIDE, thin_rows(group))
+def thick_rows(group: int, head_bytes: int) -> int:
+    """Rows of a tile of a chunk.  `head_bytes`: head_dim · itemsize."""
+    rows = THICK_ROWS
+    while rows > THIN_ROWS and rows * head_bytes > THICK_ROWS * THICK_HEAD_BYTES:
+        rows //= 2
+    return max(rows, thin_rows(group))
 
 
 def tiles(counts: Sequence[tuple[int, int]], queries: int) -> tuple[list[int], list[int]]:

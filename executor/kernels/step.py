@@ -30,6 +30,7 @@ class Room:
     heads: int
     kv_heads: int
     head_dim: int
+    itemsize: int
     context_tokens: int
     tokens_max: int
     rows_max: int
@@ -118,7 +119,10 @@ def make_step(batch: Batch, room: Room, staging: Staging) -> CudaStep:
     size, padded = recording or len(rows), recording or tokens
 
     group = room.heads // room.kv_heads
-    thin_rows, thick_rows = plan.thin_rows(group), plan.thick_rows(group, room.head_dim)
+    thin_rows, thick_rows = (
+        plan.thin_rows(group),
+        plan.thick_rows(group, room.head_dim * room.itemsize),
+    )
     thin_of = thin_rows // group
     thin = [(row, n) for row, n in enumerate(counts) if n <= plan.THIN_TILES_MAX * thin_of]
     thick = [(row, n) for row, n in enumerate(counts) if n > plan.THIN_TILES_MAX * thin_of]

@@ -20,7 +20,7 @@ from .step import Room
 def variants(config: ModelConfig, room: Room) -> set[tuple[int, int, int]]:
     """(rows of a tile, splits, keys of a split) of all steps within these bounds."""
     group = config.heads // config.kv_heads
-    thin, thick = plan.thin_rows(group), plan.thick_rows(group, config.head_dim)
+    thin, thick = plan.thin_rows(group), plan.thick_rows(group, config.head_dim * room.itemsize)
     found: set[tuple[int, int, int]] = set()
     for size in plan.recorded_sizes(room.rows_max):
         one = plan.split_thin(size, room.kv_heads, room.processors, room.context_tokens)

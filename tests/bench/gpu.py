@@ -20,6 +20,7 @@ import gc
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -41,7 +42,6 @@ from executor.kernels.places import BLOCK_TOKENS
 from executor.kernels.sampler import sample
 from executor.kernels.step import CudaStep
 from tests.bench.gpu_shapes import FULL, SHRUNKEN, Roof, Run, decodes, random_model, roof
-from tests.bench.machine import this_machine
 from tests.executor.kernels.on_device import Bench, checks
 
 GREEDY = Ask(Sampling(temperature=0.0), (0,), 1, plain_greedy=True)
@@ -310,6 +310,23 @@ def _late(*_: object) -> None:
     raise TimeoutError("out of time")
 
 
+def _commit() -> str:
+    """A copied tree may have none."""
+    asked = [
+        "git",
+        "-C",
+        str(Path(__file__).resolve().parents[2]),
+        "describe",
+        "--always",
+        "--dirty",
+    ]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="shrunken, interpreted on a CPU")
@@ -331,10 +348,9 @@ def main() -> int:
     card = "interpreted, on a CPU: no figure below means anything"
     if device.type == "cuda":
         card = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
-    machine = this_machine(Path(__file__).resolve().parents[2])
     print(
         f"{dt.datetime.now(dt.UTC):%Y-%m-%d}, {card}; torch {torch.__version__},"
-        f" Triton {triton.__version__}; commit {machine.commit}\n"
+        f" Triton {triton.__version__}; commit {_commit()}\n"
     )
     deadline_s = time.monotonic() + options.budget_s
     run = Run(SHRUNKEN if options.smoke else FULL, device, deadline_s, options.smoke)

@@ -119,11 +119,17 @@ def one_row(size: int, splits: int) -> tuple[Places, Tiles]:
 
 
 def attend(
-    heads: int, kv_heads: int, head_dim: int, size: int, splits: int, window: int | None
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    size: int,
+    splits: int,
+    window: int | None,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> list[Built]:
     places, tiles = one_row(size, splits)
-    kv = torch.zeros(1, 2 * kv_heads, 32, head_dim, dtype=torch.bfloat16)
-    queries = torch.zeros(1, heads * head_dim, dtype=torch.bfloat16)
+    kv = torch.zeros(1, 2 * kv_heads, 32, head_dim, dtype=dtype)
+    queries = torch.zeros(1, heads * head_dim, dtype=dtype)
     return launches(
         lambda: attention.attend(queries, kv, places, (tiles,), scale=0.1, window=window),
         attention,
@@ -184,6 +190,7 @@ VARIANTS: dict[str, Callable[[], list[Built]]] = {
     "decode, head 80": lambda: attend(32, 32, 80, 16, 1, None),
     "prefill, 8B": lambda: attend(32, 8, 128, 128, 1, None),
     "prefill, head 256, window": lambda: attend(8, 4, 256, 64, 1, 1024),
+    "prefill, head 128, float32": lambda: attend(32, 8, 128, 64, 1, None, torch.float32),
     "prefill, default model": lambda: attend(9, 3, 64, 128, 1, None),
 }
 

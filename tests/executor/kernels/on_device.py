@@ -115,7 +115,7 @@ def _rotations(bench: Bench) -> Iterator[Check]:
 def _attentions(bench: Bench) -> Iterator[Check]:
     for heads, kv_heads, head_dim, window in HEADS[1:2] if bench.small else HEADS:
         group = heads // kv_heads
-        thin, thick = plan.thin_rows(group), plan.thick_rows(group, head_dim)
+        thin, thick = plan.thin_rows(group), plan.thick_rows(group, head_dim * bench.dtype.itemsize)
         cases: tuple[tuple[str, Rows, int, int], ...] = (
             ("decodes", LONG, thin, 1),
             ("decodes, 16 splits", LONG, thin, 16),

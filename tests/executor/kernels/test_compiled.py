@@ -53,6 +53,12 @@ def built() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def local_bytes_max(each: dict[str, Any]) -> int:
+    """Cosines of large angles keep a few words in their slow path; float32, which is for comparing
+    and not for serving, spills."""
+    return 64 if each["kernel"] == "turns" else 512 if "float32" in each["variant"] else 0
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_it_compiles_and_fits(kernel: str, built: dict[str, list[dict[str, Any]]]) -> None:
     variants = built[kernel]
@@ -61,8 +67,7 @@ def test_it_compiles_and_fits(kernel: str, built: dict[str, list[dict[str, Any]]
         assert each["cubin_bytes"] > 1000, each
         assert each["shared_bytes"] <= SHARED_BYTES_MAX, each
         assert each["registers"] * each["threads"] <= REGISTERS, each
-        # cosines of large angles keep a few words of local memory in their slow path
-        assert each["local_bytes"] <= (64 if kernel == "turns" else 0), each
+        assert each["local_bytes"] <= local_bytes_max(each), each
 
 
 def test_attention_multiplies_on_tensor_cores_and_copies_ahead(
