@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from executor.cpu.plan import Shape
 from executor.cpu.torch_ops import TorchOps
 from executor.decoder import Decoder
 from executor.kernels import ops
-from executor.kernels.ops import make_backend
+from executor.kernels.ops import TritonBackend, make_backend
+from executor.kernels.recordings import Recordings
+from executor.kernels.step import CudaStep
 from executor.model.config import Activation, LayerKind, ModelConfig, Rope, RopeKind
 from executor.model.rope import frequencies
 from executor.model.weights import LayerWeights
@@ -171,6 +174,48 @@ def test_warming_up_leaves_no_trace() -> None:
         torch.testing.assert_close(triton.run(batch), plain.run(batch), rtol=1e-4, atol=1e-4)
     triton.zero_blocks(range(BLOCKS))
     assert not bool(memory.any())
+
+
+class Replayed(Recordings):
+    """As a CUDA graph would: the step that was recorded runs again, on what now lies in the staging
+    buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: dict[int, tuple[CudaStep, Callable[[CudaStep], Tensor]]] = {}
+        self.replays = 0
+
+    def record(self, step: CudaStep, forward: Callable[[CudaStep], Tensor]) -> Tensor:
+        assert step.recording is not None
+        assert step.wanted == step.recording
+        self.steps[step.recording] = (step, forward)
+        self.by_rows = dict.fromkeys(self.steps)  # type: ignore[assignment]  # asked for keys only
+        return self.replay(step)
+
+    def replay(self, step: CudaStep) -> Tensor:
+        assert step.recording is not None
+        self.replays += 1
+        recorded, forward = self.steps[step.recording]
+        return forward(recorded).float()[: step.wanted]
+
+
+def test_a_recording_stands_for_every_step_of_its_size() -> None:
+    triton, plain = both(MODELS["gemma3, windows, two ropes, norms after"])
+    made = cast("TritonBackend", triton.backend)
+    replayed = Replayed()
+    backend = replace(made, room=replace(made.room, sizes=(4, 1)), recordings=replayed)
+    recorded = replace(triton, backend=cast("Backend[object]", backend))  # type: ignore[type-var]
+
+    def decode(rows: int) -> None:
+        recorded.run(Batch([row(0, 0, [0])] * rows))
+
+    backend.warm(decode)
+    assert set(replayed.steps) == {1, 4}
+    before = replayed.replays
+    silent = Batch([row(0, 92, [1]), row(7, 35, [2], wants=False), row(14, 6, [3])])
+    for batch in (*STEPS[:4], silent, Batch([row(7, 36, [8])])):
+        torch.testing.assert_close(recorded.run(batch), plain.run(batch), rtol=1e-4, atol=1e-4)
+    assert replayed.replays == before + 3
 
 
 def test_what_the_kernels_cannot_hold_is_said() -> None:
