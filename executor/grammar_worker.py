@@ -18,8 +18,10 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from time import process_time
 from typing import Final
 
 import msgspec
@@ -33,6 +35,10 @@ from executor.grammar_worker_setup import EXIT_TOKENIZER, Setup
 SETUP_BYTES_MAX: Final = 64 * 2**20
 NICE: Final = 10
 """Behind the model, which it would slow down, and in front of nothing that waits for it alone."""
+IDLE_AFTER_CPU_S: Final = 0.05
+"""What compiles for longer gets only what nobody else wants: three times what an ordinary large schema
+takes, and a tenth of what ends it."""
+_LOOK_EVERY_S: Final = 0.01
 _RECEIVE_BYTES: Final = 65_536
 
 
@@ -104,12 +110,23 @@ def _setup(line: socket.socket) -> Setup | None:
 def _child(channel: socket.socket, tokenizer: LLTokenizer, setup: Setup) -> None:
     """Never returns."""
     try:
+        compiled = threading.Event()
+        threading.Thread(target=_step_back, args=(compiled,), daemon=True).start()
         _limit(setup.memory_bytes)
         channel.sendall(encode(Alive()))
-        serve(channel, tokenizer, setup)
+        serve(channel, tokenizer, setup, compiled)
     except BaseException:  # noqa: BLE001 — a forked copy of the parent must not go on as the parent
         os._exit(1)
     os._exit(0)
+
+
+def _step_back(compiled: threading.Event) -> None:
+    """While the main thread is in the compiler, which lets go of the interpreter."""
+    while not compiled.wait(_LOOK_EVERY_S):
+        if process_time() > IDLE_AFTER_CPU_S:
+            if hasattr(os, "SCHED_IDLE"):
+                os.sched_setscheduler(os.getpid(), os.SCHED_IDLE, os.sched_param(0))
+            return
 
 
 def _limit(memory_bytes: int) -> None:
@@ -132,7 +149,9 @@ def _address_bytes() -> int:
         return resource.RLIM_INFINITY >> 1
 
 
-def serve(channel: socket.socket, tokenizer: LLTokenizer, setup: Setup) -> None:
+def serve(
+    channel: socket.socket, tokenizer: LLTokenizer, setup: Setup, done: threading.Event
+) -> None:
     """One grammar, from its text to the end of its stream."""
     frames, allowance = Frames(), Allowance(setup)
     matcher: LLMatcher | None = None
@@ -147,6 +166,7 @@ def serve(channel: socket.socket, tokenizer: LLTokenizer, setup: Setup) -> None:
                 except BadGrammar as why:
                     answer = Refused(str(why))
                 allowance.end_compile()
+                done.set()
             else:
                 assert matcher is not None, "a token before a grammar"
                 allowance.begin_mask()

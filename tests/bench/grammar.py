@@ -170,7 +170,7 @@ def main(arguments: list[str]) -> None:
             ("8 rows of a schema", bound, 0),
             ("8 plain rows, 2 bombs", free, 2),
         )
-        for name, rows, bombs in loads * 3:
+        for name, rows, bombs in loads * 4:
             timed = Timed(desk, bombs)
             inbox: deque[tuple[int, Submit]] = deque()
 
