@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from executor.__main__ import EXIT_FAILED, prepare_process
-from executor.batch import Batch, Row
+from executor.batch import Batch, Row, Runner
 from executor.choice import Ask, Choice
 from executor.contract import (
     Abort,
@@ -132,7 +132,8 @@ class Clock:
 
 
 class Harness:
-    """An engine with its inbox, and everything that each request was told."""
+    """An engine with its inbox, and everything that each request was told.  `model` runs instead of
+    the fake, where there is one."""
 
     def __init__(
         self,
@@ -142,12 +143,13 @@ class Harness:
         scheduler: Scheduler | None = None,
         clock: Clock | None = None,
         times: StepTimes | None = None,
+        model: Runner | None = None,
     ) -> None:
         self.runner = runner or FakeRunner()
         self.clock = clock or Clock()
         self.inbox: deque[tuple[int, Submit | Abort | Gone]] = deque()
         self.engine = Engine(
-            self.runner,
+            model or self.runner,
             self._take,
             clock_ns=self.clock,
             settings=settings or Settings(check_invariants=True),
