@@ -97,13 +97,14 @@ def addresses(step: CudaStep) -> list[int]:
 
 
 def test_steps_of_one_recording_lie_where_it_looks_for_them() -> None:
-    to = staging()
-    first = make_step(Batch([row(1, 40)] * 9), ROOM, to)
-    again = make_step(Batch([row(1, 3000)] * 16), ROOM, to)
-    other = make_step(Batch([row(1, 40)] * 17), ROOM, to)
-    assert first.recording == again.recording == 16
+    room = replace(ROOM, rows_max=64, sizes=plan.recorded_sizes(64))
+    to = staging(room)
+    first = make_step(Batch([row(1, 40)] * 33), room, to)
+    again = make_step(Batch([row(1, 3000)] * 48), room, to)
+    other = make_step(Batch([row(1, 40)] * 49), room, to)
+    assert first.recording == again.recording == 48
     assert addresses(first) == addresses(again)
-    assert other.recording == 20
+    assert other.recording == 64
     assert first.tiles[0].splits == again.tiles[0].splits
     assert all(address % 64 == first.token_ids.data_ptr() % 64 for address in addresses(first))
 
