@@ -64,6 +64,11 @@ def has_bf16() -> bool:
     return bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("arm_bf16"))
 
 
+def has_amx() -> bool:
+    able = torch.cpu.get_capabilities()
+    return bool(able.get("amx_tile") and able.get("amx_bf16"))
+
+
 def cpu_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

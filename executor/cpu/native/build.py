@@ -26,8 +26,8 @@ import torch
 
 from .signatures import declare
 
-SOURCES = ("linear.cpp", "stream.cpp", "attention.cpp", "sampling.cpp")
-HEADERS = ("pool.hpp", "vector.hpp")
+SOURCES = ("linear.cpp", "stream.cpp", "attention.cpp", "sampling.cpp", "amx.cpp")
+HEADERS = ("pool.hpp", "strips.hpp", "vector.hpp")
 FLAGS = (
     "-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-fvisibility=default", "-w",
     "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mf16c", "-mfma",

@@ -11,13 +11,14 @@
 // pairs of k; in int8 to the low and the high half of one number, q = 16·h + l, multiplied one after
 // the other.
 #include "pool.hpp"
+#include "strips.hpp"
 #include "vector.hpp"
 
 using namespace lockgate;
 
 namespace {
 
-constexpr long kQuant = 32;                                  // weights a block
+constexpr long kQuant = 32;              // weights a block
 
 struct Int4 {
     static constexpr int kVectors = 8, kPairs = 2;  // of nibbles a block; of k a vector
@@ -30,30 +31,6 @@ struct Int8 {
     static constexpr bool kOffset = false;
     static constexpr long kNibbleBytes = 64 * kVectors, kBlockBytes = kNibbleBytes + 2 * kColumns;
 };
-constexpr long kCacheBytes = 384 << 10;                      // of x, beside a strip in the L2 cache
-
-struct Out {
-    void* data;
-    long columns;
-    bool wide;  // float32
-    const float* bias;
-
-    void store(long row, long column, __m512 left, __m512 right) const {
-        for (int half = 0; half < 2; ++half, column += 16) {
-            if (column >= columns) return;
-            const long left_over = columns - column;
-            const __mmask16 mask = left_over >= 16 ? 0xffff : (__mmask16)((1u << left_over) - 1);
-            __m512 value = half ? right : left;
-            if (bias) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, bias + column));
-            if (wide)
-                _mm512_mask_storeu_ps((float*)data + row * columns + column, mask, value);
-            else
-                _mm256_mask_storeu_epi16((bf16*)data + row * columns + column, mask,
-                                         (__m256i)_mm512_cvtneps_pbh(value));
-        }
-    }
-};
-
 struct Plain {
     const bf16* x;
     long k;
@@ -155,8 +132,6 @@ void block_sums(const bf16* x, long count, float* sums) {
             _mm512_dpbf16_ps(_mm512_setzero_ps(), load_pairs(x + at * kQuant), ones));
 }
 
-inline long strips_of(long n) { return (n + kColumns - 1) / kColumns; }
-
 // Strips a piece of work: a few microseconds of multiplying or, of few rows, of reading, so that
 // claiming one costs little, a thread reads on where it was, and the last piece is soon done.
 inline long grain_of(long m, long strip_bytes) {
@@ -188,8 +163,7 @@ void lockgate_linear_bf16(const bf16* x, long m, long k, long n, const bf16* pac
     if (m == 0) return;  // a step that samples nothing has no rows after its last attention
     const Out to{out, n, wide != 0, bias};
     const long strips = strips_of(n);
-    const long part = kCacheBytes / (2 * k) > kTileRows ? kCacheBytes / (2 * k) : kTileRows;
-    const long parts = (m + part - 1) / part, each = (m + parts - 1) / parts;
+    const long each = rows_at_once(m, k), parts = (m + each - 1) / each;
     const long grain = grain_of(m, 2 * k * kColumns);
     in_parallel(parts * pieces_of(strips, grain), [&](long piece) {
         const long per_part = pieces_of(strips, grain);

@@ -3,6 +3,7 @@ rows: measured on this machine when a model is loaded, not a constant.
 
 bf16 strips serve any number of rows.  Where the file has the weight in blocks of 4 or 8 bits, these are
 kept as they are, too: a few rows then read 5 or 8.5 bits a weight instead of 16, and exactly the file's.
+Where the processor has matrix tiles (AMX), many rows go through them, over the same strips.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import torch
 from torch import Tensor
 
 from executor.model.source import QuantBlocks
 
-LADDER = (1, 2, 4, 8, 16, 32, 64)
+LADDER = (1, 2, 4, 8, 16, 32, 64)  # rows
+TILE_LADDER = (8, 16, 32, 64, 256)
+NEVER = 1 << 62
 QUANT = 32  # weights a block
+TILE_DEPTH = 32  # of k
+AGREEMENT = 1e-2  # both round to bf16
 _LINE = 64
 
 
@@ -52,9 +58,12 @@ def _aligned_bytes(count: int) -> Tensor:
     return raw[skip : skip + count]
 
 
+Product = Callable[["SwitchingLinear", Tensor, int], Tensor]
+
+
 @dataclass(slots=True)
 class SwitchingLinear:
-    """`few_rows`: up to so many, the file's own blocks win."""
+    """`few_rows`: up to so many the file's own blocks win, from `many_rows` on the matrix tiles."""
 
     library: ctypes.CDLL
     space: Space
@@ -66,6 +75,7 @@ class SwitchingLinear:
     bias: Tensor | None  # float32
     wide: bool  # float32 results
     few_rows: int = 0
+    many_rows: int = NEVER
 
     @classmethod
     def make(
@@ -110,11 +120,19 @@ class SwitchingLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.shape[0]
-        return (self.by_blocks if 0 < rows <= self.few_rows else self.by_strips)(x, rows)
+        if 0 < rows <= self.few_rows:
+            return self.by_blocks(x, rows)
+        return self.by_tiles(x, rows) if rows >= self.many_rows else self.by_strips(x, rows)
 
     def by_strips(self, x: Tensor, rows: int) -> Tensor:
+        return self._by_bf16(self.library.lockgate_linear_bf16, x, rows)
+
+    def by_tiles(self, x: Tensor, rows: int) -> Tensor:
+        return self._by_bf16(self.library.lockgate_linear_amx, x, rows)
+
+    def _by_bf16(self, product: Callable[..., None], x: Tensor, rows: int) -> Tensor:
         out = self._out(rows)
-        self.library.lockgate_linear_bf16(
+        product(
             x.data_ptr(),
             rows,
             self.width_in,
@@ -152,25 +170,46 @@ class SwitchingLinear:
 
 
 def choose(
-    linears: Sequence[SwitchingLinear], seconds: Callable[[], float], rounds: int = 5
+    linears: Sequence[SwitchingLinear],
+    seconds: Callable[[], float],
+    *,
+    tiles: bool,
+    rounds: int = 5,
 ) -> None:
-    """Measure both layouts over these weights of one shape, all in turn so that they come from
-    memory as in a step, and set `few_rows` of all: the most of LADDER up to which blocks win."""
-    able = [linear for linear in linears if linear.blocks is not None]
-    if not able:
-        return
-    few_rows = 0
-    for rows in LADDER:
-        x = torch.ones(rows, able[0].width_in, dtype=torch.bfloat16)
-        times: dict[str, list[float]] = {"blocks": [], "strips": []}
+    """Measure the layouts over these weights of one shape, all in turn so that they come from memory as
+    in a step, and set `few_rows` and `many_rows` of all."""
+    width = linears[0].width_in
+
+    def wins(able: Sequence[SwitchingLinear], rows: int, ours: Product, theirs: Product) -> bool:
+        x = torch.ones(rows, width, dtype=torch.bfloat16)
+        times: tuple[list[float], list[float]] = [], []
         for _ in range(rounds):  # in turn, so that a busy moment falls on both
-            for name, taken in times.items():
+            for product, taken in zip((ours, theirs), times, strict=True):
                 begun = seconds()
                 for linear in able:
-                    (linear.by_blocks if name == "blocks" else linear.by_strips)(x, rows)
+                    product(linear, x, rows)
                 taken.append(seconds() - begun)
-        if min(times["blocks"]) >= min(times["strips"]):
-            break
-        few_rows = rows
-    for linear in able:
-        linear.few_rows = few_rows
+        return min(times[0]) < min(times[1])
+
+    by_blocks, by_strips = SwitchingLinear.by_blocks, SwitchingLinear.by_strips
+    able = [linear for linear in linears if linear.blocks is not None]
+    won = takewhile(lambda rows: wins(able, rows, by_blocks, by_strips), LADDER) if able else ()
+    few_rows = max(won, default=0)
+    many_rows = NEVER
+    if tiles and width % TILE_DEPTH == 0 and _agree(linears[0]):
+        for rows in TILE_LADDER:
+            if wins(linears, rows, SwitchingLinear.by_tiles, by_strips):
+                many_rows = rows
+                break
+    for linear in linears:
+        linear.few_rows = few_rows if linear.blocks is not None else 0
+        linear.many_rows = max(many_rows, few_rows + 1)
+
+
+def _agree(linear: SwitchingLinear) -> bool:
+    """Whether the tiles of this processor multiply as its vectors do: we trust what we have compared."""
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(33, linear.width_in, generator=random).bfloat16()
+    ours = linear.by_tiles(x, len(x)).float()  # a copy: both results share a buffer
+    theirs = linear.by_strips(x, len(x)).float()
+    return bool((ours - theirs).norm() <= AGREEMENT * theirs.norm())

@@ -22,6 +22,7 @@ from torch.nn import functional
 from executor.backend import Layer, Linear
 from executor.batch import Batch
 from executor.choice import Ask, Choice
+from executor.cpu import machine
 from executor.cpu.kv import BLOCK_TOKENS
 from executor.model.config import Activation, ModelConfig
 from executor.model.source import QuantBlocks
@@ -69,6 +70,7 @@ class NativeOps:
     space: Space
     linears: list[SwitchingLinear]  # all of them, to be measured
     invariant: bool
+    tiles: bool  # the processor's matrix tiles may be used
 
     @property
     def block_tokens(self) -> int:
@@ -104,7 +106,7 @@ class NativeOps:
             by_shape.setdefault((linear.width_in, linear.width_out), []).append(linear)
         with torch.inference_mode():
             for same in by_shape.values():
-                choose(same, perf_counter)
+                choose(same, perf_counter, tiles=self.tiles)
         decode(1)
 
     def layer(self, number: int, weights: LayerWeights) -> Layer:
@@ -222,6 +224,7 @@ def make_native_ops(
 ) -> NativeOps:
     """`ropes`: frequencies, one each.  The kernels have threads of their own; torch's would only spin
     beside them, so torch keeps one."""
+    tiles = not invariant and machine.has_amx() and bool(library.lockgate_amx_allowed())
     library.lockgate_threads(threads)
     torch.set_num_threads(1)
     return NativeOps(
@@ -237,6 +240,7 @@ def make_native_ops(
         space=Space(),
         linears=[],
         invariant=invariant,
+        tiles=tiles,
     )
 
 

@@ -10,6 +10,8 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "lockgate_threads": (None, [_I]),
     "lockgate_linear_bf16": (None, [_P, _N, _N, _N, _P, _P, _P, _I]),
     "lockgate_linear_int4": (None, [_P, _N, _N, _N, _P, _P, _P, _I, _P]),
+    "lockgate_amx_allowed": (_I, []),
+    "lockgate_linear_amx": (None, [_P, _N, _N, _N, _P, _P, _P, _I]),
     "lockgate_linear_int8": (None, [_P, _N, _N, _N, _P, _P, _P, _I]),
     "lockgate_packed_bytes_int8": (_N, [_N, _N]),
     "lockgate_pack_int8": (None, [_P, _N, _N, _P]),

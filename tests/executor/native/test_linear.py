@@ -166,10 +166,10 @@ def test_blocks_are_chosen_up_to_where_they_first_lose(
     costs = {rows: 1.0 if rows <= 4 or rows == 32 else 3.0 for rows in LADDER}
     clock = _Clock(strips, costs)
     linears = _timed(kernels, clock, monkeypatch)
-    choose(linears, clock)
+    choose(linears, clock, tiles=False)
     assert [linear.few_rows for linear in linears] == [4, 0, 4]
     clock.costs["blocks"] = dict.fromkeys(LADDER, 2.0)  # no gain: not worth it
-    choose(linears, clock)
+    choose(linears, clock, tiles=False)
     assert [linear.few_rows for linear in linears] == [0, 0, 0]
 
 
