@@ -200,7 +200,7 @@ class Replayed(Recordings):
 
 
 def test_a_recording_stands_for_every_step_of_its_size() -> None:
-    triton, plain = both(MODELS["gemma3, windows, two ropes, norms after"])
+    triton, plain = both(LLAMA)
     made = cast("TritonBackend", triton.backend)
     replayed = Replayed()
     backend = replace(made, room=replace(made.room, sizes=(4, 1)), recordings=replayed)
