@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Literal
 
 import gguf
@@ -11,7 +12,7 @@ import torch
 from gguf.quants import dequantize, quantize
 from torch import Tensor
 
-from executor.cpu.native.linear import LADDER, Space, SwitchingLinear, choose
+from executor.cpu.native.linear import LADDER, Space, SwitchingLinear, _agree, choose
 from executor.model.source import QuantBlocks
 
 Kind = Literal["q4_0", "q4_1", "q8_0"]
@@ -191,3 +192,17 @@ def test_a_buffer_that_grows_leaves_what_was_taken_alone() -> None:
     assert space.take("a", 3, 16).data_ptr() == large.data_ptr()
     assert space.work(1).numel() >= 1
     assert space.work(5000).numel() >= 5000
+
+
+@pytest.mark.parametrize("wide", (False, True))
+def test_tiles_that_multiply_otherwise_are_found_out(
+    kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, wide: bool
+) -> None:
+    linear = SwitchingLinear.make(kernels, Space(), drawn(1, 70, 96).bfloat16(), wide=wide)
+
+    def by_tiles(factor: float) -> Callable[[SwitchingLinear, Tensor, int], Tensor]:
+        return lambda self, x, rows: self.by_strips(x, rows).mul_(factor)
+
+    for factor, agrees in ((1.0, True), (1.1, False), (float("nan"), False)):
+        monkeypatch.setattr(SwitchingLinear, "by_tiles", by_tiles(factor))
+        assert _agree(linear) == agrees
