@@ -72,6 +72,7 @@ class FakeRunner:
         self.batches.append([(row.start, len(row.tokens)) for row in batch.rows])
         self.before(batch)
         for row in batch.rows:
+            assert row.end <= self.context_tokens
             for place, token in enumerate(row.tokens, row.start):
                 cell = (row.blocks[place // self.block_tokens], place % self.block_tokens)
                 block = self._memory[cell[0]]

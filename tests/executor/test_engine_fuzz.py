@@ -121,7 +121,7 @@ def play(seed: int) -> tuple[Gauges, int]:
         else:
             assert last.cause in {Cause.OVERLOADED, Cause.QUEUE_DEADLINE}
             assert (last.prefilled, last.generated) == (0, 0)
-        assert last.prefilled <= len(asked.prompt)
+        assert 0 <= last.prefilled <= len(asked.prompt)
         if said:  # somebody computed each token of its prompt
             assert len(asked.prompt) == max(
                 house.ended(each).prefilled for each in jobs if jobs[each].prompt == asked.prompt

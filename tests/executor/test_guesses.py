@@ -9,6 +9,7 @@ import pytest
 from executor.batch import Batch
 from executor.contract import Cause, Emitted, Gauges, Sampling, Submit
 from executor.cost import StepTimes
+from executor.sequence import Sequence
 from executor.settings import Settings
 from tests.executor.fakes import FREE, GREEDY, FakeRunner, Harness, job
 
@@ -55,6 +56,13 @@ def both(*jobs: Submit, **shape: Any) -> Gauges:
     assert without.drafted_tokens == 0
     assert with_guesses.generated_tokens == without.generated_tokens
     assert with_guesses.busy_ns + with_guesses.overhead_ns == with_guesses.step_ns
+    extra = [
+        len(u.tokens) - 1
+        for heard in houses[0].heard.values()
+        for u in heard
+        if isinstance(u, Emitted)
+    ]
+    assert sum(extra) == with_guesses.accepted_tokens
     lasts = [houses[0].ended(each.request) for each in jobs]
     assert sum(last.device_ns for last in lasts) == with_guesses.busy_ns
     assert sum(last.recomputed_ns for last in lasts) == with_guesses.overhead_ns
@@ -78,6 +86,14 @@ def test_the_answer_is_the_same(name: str) -> None:
 def test_max_new_tokens_cuts_within_what_held(count: int) -> None:
     gauges = both(job(1, [1, 2, 3] * 3, max_new_tokens=count))
     assert gauges.accepted_tokens > 0
+
+
+def test_stop_tokens_are_banned_until_min_tokens_counting_guesses_that_hold() -> None:
+    seq = Sequence((0, 1), job(1, min_tokens=5, stop_token_ids=(9,)), 1, 0)
+    seq.tokens += [4, 4, 4]
+    assert seq.ask(said=[4]).banned == (9,)
+    assert seq.ask(said=[4, 4]).banned == ()
+    assert seq.ask(said=[4, 4]).tokens == [1, 2, 3, 4, 4, 4, 4, 4]
 
 
 def test_several_tokens_are_said_in_one_step_and_with_one_word() -> None:

@@ -58,10 +58,10 @@ def test_the_prompt_is_computed_once_and_each_says_what_it_says_alone() -> None:
 @pytest.mark.parametrize(
     "other",
     (
-        choice(2, 1, prompt=(*PROMPT[:-1], 30)),
+        choice(2, 1, prompt=(30, *PROMPT[1:]), share=(("a", 1.0),)),
         choice(2, 1, share=(("b", 1.0),)),
-        choice(2, 9),
-        choice(2, 2),
+        choice(2, 9, share=(("a", 1.0),)),
+        choice(2, 2, share=(("a", 1.0),)),
     ),
     ids=("other words", "other tenant", "nobody", "itself"),
 )
@@ -153,7 +153,8 @@ def test_preempted_leaders_and_followers_never_free_what_others_read() -> None:
         for each in choices:
             assert house.tokens(each.request) == alone(each)
         seen += house.engine.gauges.preemptions
-        assert max(house.ended(n).prefilled for n in (1, 2, 3, 4)) == 18
+        assert house.ended(1).prefilled == 18
+        assert {house.ended(n).prefilled for n in (2, 3, 4)} <= {2, 18}
         house.assert_empty()
     assert seen > 3
 
