@@ -205,6 +205,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int
     block_tokens: int
     kv_blocks: int
+    kv_bytes: int = 0  # of all blocks together
     tokenizer_json: bytes
     chat_template: str | None
     bos_token_id: int | None = None

@@ -254,6 +254,7 @@ def _card(source: ModelSource, runner: Runner, numerics: str, dtype: torch.dtype
         context_tokens=runner.context_tokens,
         block_tokens=runner.block_tokens,
         kv_blocks=runner.kv_blocks,
+        kv_bytes=runner.kv_blocks * BLOCK_TOKENS * config.kv_bytes_per_token(dtype.itemsize),
         tokenizer_json=tokenizer.document,
         chat_template=template,
         bos_token_id=tokenizer.bos_id,

@@ -29,7 +29,7 @@ from executor.contract import Abort, Broken, Loading, Message, ModelCard, Ready,
 from executor.engine import Engine, EngineFailed, Gone
 from executor.grammar_desk import Desk
 from executor.grammar_worker_setup import setup_of
-from executor.settings import Settings
+from executor.settings import Settings, memory_line
 from executor.wire import WireError, encode_message, read_command
 
 UNSENT_BYTES_MAX: Final = 64 * 2**20
@@ -255,7 +255,10 @@ def serve(
             gc.freeze()  # the model and its tokenizer are not garbage, and are not looked at again
             io.announce(Ready(card=card))
             _log.info(
-                "ready", architecture=card.architecture, device=card.device, blocks=card.kv_blocks
+                "ready",
+                architecture=card.architecture,
+                device=card.device,
+                memory=memory_line(card),
             )
             _drive(engine, mailbox, io)
     finally:

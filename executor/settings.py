@@ -6,8 +6,10 @@ Refuses to know: where the numbers come from.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from executor.batch import Runner
+from executor.contract import ModelCard
 from executor.scheduler import Limits
 
 
@@ -24,6 +26,21 @@ class Settings:
     step_tokens_max: int = 2048
     speculation: bool = True
     check_invariants: bool = False
+
+
+_SHORT_TOKENS: Final = 1024
+
+
+def memory_line(card: ModelCard) -> str:
+    """What the KV memory buys, for whoever starts the server."""
+    counts = [
+        card.kv_blocks // -(-tokens // card.block_tokens)
+        for tokens in (card.context_tokens, min(_SHORT_TOKENS, card.context_tokens))
+    ]
+    return (
+        f"KV {card.kv_bytes / 2**20:.0f} MiB: {counts[0]} sequences of {card.context_tokens:,} tokens,"
+        f" {counts[1]} of {min(_SHORT_TOKENS, card.context_tokens):,}"
+    )
 
 
 def engine_limits(runner: Runner, settings: Settings) -> Limits:
