@@ -204,7 +204,7 @@ def test_pydantic_by_the_openai_client(ai: OpenAI, site: Site) -> None:
     assert boat.colour in {"red", "blue"}
 
 
-def test_the_same_seed_says_the_same_alone_and_in_company_of_other_schemas(site: Site) -> None:
+def test_eight_different_schemas_hold_at_once(site: Site) -> None:
     async def one(ai: AsyncOpenAI, name: str) -> str:
         answer = await ai.chat.completions.create(
             model=site.model,
