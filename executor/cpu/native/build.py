@@ -34,6 +34,7 @@ FLAGS = (
 )  # fmt: skip
 EXTENSIONS = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "f16c", "fma3")
 COMPILE_S_MAX = 120
+KEPT = 4  # libraries, of this version and earlier ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _check_owner(path: Path) -> None:
 
 def _digest() -> str:
     here = Path(__file__).parent
-    content = hashlib.sha256(repr((FLAGS, torch.__version__)).encode())
+    content = hashlib.sha256(repr(FLAGS).encode())
     for name in (*SOURCES, *HEADERS):
         content.update((here / name).read_bytes())
     return content.hexdigest()[:24]
@@ -133,6 +134,9 @@ def _compile(compiler: str, path: Path) -> None:
         with made.open("rb") as written:
             os.fsync(written.fileno())
         made.replace(path)
+    kept = sorted(path.parent.glob("kernels-*.so"), key=lambda each: each.stat().st_mtime)
+    for old in kept[:-KEPT]:  # a process that has it loaded keeps it
+        old.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ LADDER = (1, 2, 4, 8, 16, 32, 64)  # rows
 TILE_LADDER = (8, 16, 32, 64, 256)
 NEVER = 1 << 62
 QUANT = 32  # weights a block
+Q4_0_SCALE_MAX = 8192.0
 TILE_DEPTH = 32  # of k
 AGREEMENT = 1e-2  # both round to bf16
 _LINE = 64
@@ -94,7 +95,7 @@ class SwitchingLinear:
         strips = _aligned_bytes(library.lockgate_packed_bytes_bf16(width_out, width_in))
         library.lockgate_pack_bf16(weight.data_ptr(), width_out, width_in, strips.data_ptr())
         packed, bits = None, 0
-        if blocks is not None:
+        if blocks is not None and _packs(blocks):
             bits = 8 if blocks.kind == "q8_0" else 4
             data = blocks.data.contiguous()  # by name: a copy must outlive the call
             if bits == 8:
@@ -167,6 +168,12 @@ class SwitchingLinear:
     def _out(self, rows: int) -> Tensor:
         dtype = torch.float32 if self.wide else torch.bfloat16
         return self.space.take("wide" if self.wide else "linear", rows, self.width_out, dtype)
+
+
+def _packs(blocks: QuantBlocks) -> bool:
+    """q4_0 is packed with an offset of −8 · d, which must be a float16."""
+    scales = blocks.data[..., :2].contiguous().view(torch.float16)
+    return blocks.kind != "q4_0" or bool(scales.abs().max() < Q4_0_SCALE_MAX)
 
 
 def choose(

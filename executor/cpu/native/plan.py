@@ -75,8 +75,7 @@ def make_native_plan(batch: Batch, group: int, windows: Sequence[int | None]) ->
 
 
 def make_tasks(rows: Sequence[Row], group: int, window: int | None) -> Tasks:
-    """Tiles of neighbouring queries, long ones first: who begins a long one last keeps all waiting.
-    A decode over several spans is split, so that two threads can share it."""
+    """Tiles of neighbouring queries, in the order of the batch.  A decode over several spans is split, so that two threads can share it."""
     found: list[tuple[int, ...]] = []
     parts = 0
     for first, count, position, row in _tiles(rows, group):

@@ -16,6 +16,7 @@ from torch import Tensor
 from executor.choice import Ask, Choice, changes_logits, is_greedy
 from executor.sampler import choose_alone, noise_key
 
+_TOP_K_MAX = 1 << 30  # more than any vocabulary, and an int32
 _WISH = np.dtype(
     [
         ("draw", np.int32),
@@ -68,4 +69,5 @@ def _wish(ask: Ask) -> tuple[float, ...]:
     sampling = ask.sampling
     gap = log(sampling.min_p) if sampling.min_p > 0.0 else -inf
     first, second = noise_key(sampling.seed, len(ask.tokens))
-    return 1, sampling.temperature, sampling.top_k or 0, sampling.top_p, gap, first, second, 0
+    top_k = min(sampling.top_k or 0, _TOP_K_MAX)
+    return 1, sampling.temperature, top_k, sampling.top_p, gap, first, second, 0

@@ -76,6 +76,21 @@ def test_a_library_is_made_once_and_for_us_alone(
     assert isinstance(library(folder), ctypes.CDLL)  # without a compiler, as in an image
 
 
+def test_old_libraries_are_not_kept_for_ever(
+    kernels: ctypes.CDLL, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies(tmp_path, monkeypatch, kernels)
+    folder.mkdir(mode=0o700, parents=True)
+    for age in range(9):
+        old = folder / f"kernels-{age}.so"
+        old.touch()
+        os.utime(old, (age, age))
+    assert isinstance(library(folder), ctypes.CDLL)
+    left = {each.name for each in folder.iterdir()}
+    assert len(left) == build.KEPT
+    assert {"kernels-8.so", "kernels-7.so"} < left
+
+
 def test_two_starts_at_once_leave_one_library(
     kernels: ctypes.CDLL, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,16 @@ def test_a_row_of_nan_stays_alone(kernels: ctypes.CDLL, kind: Kind | None) -> No
         assert torch.equal(found[others], clean[others])
 
 
+def test_a_scale_beyond_what_the_layout_holds_leaves_the_strips(kernels: ctypes.CDLL) -> None:
+    blocks, _ = quantised(drawn(1, 32, 64), "q4_0")
+    huge = blocks.data.clone()
+    huge[3, 1, :2] = torch.tensor([9000.0], dtype=torch.float16).view(torch.uint8)
+    for data, kept in ((blocks.data, True), (huge, False)):
+        weight = torch.zeros(32, 64, dtype=torch.bfloat16)
+        made = SwitchingLinear.make(kernels, Space(), weight, blocks=QuantBlocks("q4_0", data))
+        assert (made.blocks is not None) is kept
+
+
 class _Clock:
     """Every reading is later by what the layout used since costs."""
 

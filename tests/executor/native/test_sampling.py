@@ -22,6 +22,7 @@ WISHES: tuple[dict[str, Any], ...] = (
     {"temperature": 5.0},
     {"top_k": 7},
     {"top_k": 10_000_000, "temperature": 2.0},
+    {"top_k": 1 << 40},
     {"top_p": 0.9},
     {"top_p": 0.3, "temperature": 1.5},
     {"top_p": 0.9999},
