@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import uvloop
 
-from tests.bench import engine_command, peers_command, scenarios
+from tests.bench import engine_command, peers_command, scenarios, soak_command
 from tests.bench.admin import Admin
 from tests.bench.machine import this_machine
 from tests.bench.options import (
@@ -147,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
 
     peers_command.add_parser(commands, [shared, load])
     engine_command.add_parser(commands, [shared])
+    soak_command.add_parser(commands, [shared])
 
     for name, run, what in (
         ("streams", streams, "64 streams, 30 %% hang up: nothing is left, billed = generated"),

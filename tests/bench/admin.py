@@ -83,6 +83,8 @@ class Executed:
 
     prompt_tokens: int
     generated_tokens: int
+    steps: int
+    device_s: float  # of all steps
 
 
 class _Usage(msgspec.Struct, frozen=True):
@@ -109,7 +111,12 @@ class Admin:
         """From /metrics, where the executor's own cumulative counts are."""
         async with self._client() as client, client.request("GET", "/metrics") as reply:
             text = (await reply.read()).decode()
-        return Executed(_counter(text, "prompt_tokens"), _counter(text, "generation_tokens"))
+        return Executed(
+            prompt_tokens=round(_counter(text, "prompt_tokens")),
+            generated_tokens=round(_counter(text, "generation_tokens")),
+            steps=round(_counter(text, "engine_steps")),
+            device_s=_counter(text, "device_seconds"),
+        )
 
     async def set_tenant_budget(self, tenant: str, nano_usd: int, *, window: str) -> None:
         ask = {
@@ -143,12 +150,12 @@ class Admin:
             client.close()
 
 
-def _counter(exposition: str, name: str) -> int:
+def _counter(exposition: str, name: str) -> float:
     """The sum over models of one counter under our own prefix; RuntimeError where it is absent."""
     found = re.findall(rf"^lockgate[_:]{name}_total{{[^}}]*}} (\S+)$", exposition, re.MULTILINE)
     if not found:
         raise RuntimeError(f"/metrics has no lockgate_{name}_total")
-    return round(sum(float(value) for value in found))
+    return sum(float(value) for value in found)
 
 
 async def is_ready(base_url: str) -> bool:

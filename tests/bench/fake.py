@@ -123,10 +123,15 @@ class Fake:
             }
             _json(writer, 200, {"rows": [row], "total": row})
         elif path == "/metrics":
-            counts = {"prompt_tokens": self.input_tokens, "generation_tokens": self.generated}
+            totals: dict[str, float] = {
+                "prompt_tokens": self.input_tokens,
+                "generation_tokens": self.generated,
+                "engine_steps": self.generated,
+                "device_seconds": self.generated * 1e-3,
+            }
             text = "".join(
                 f'lockgate_{name}_total{{model_name="fake"}} {float(count)}\n'
-                for name, count in counts.items()
+                for name, count in totals.items()
             )
             writer.write(f"HTTP/1.1 200 X\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
         elif path == "/v1/admin/budgets":

@@ -106,7 +106,7 @@ def model_size(path: Path) -> ModelSize:
 def _least_s(call: Callable[[], object]) -> float:
     """For half a second at least, since a busy moment would lower what is called a limit."""
     call()
-    found = []
+    found: list[float] = []
     while len(found) < REPEATS or sum(found) < MEASURE_S:
         begun = time.perf_counter()
         call()

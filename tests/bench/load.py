@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -29,12 +29,15 @@ ERROR_CHARS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What every request asks for.  `words`: the prompt is text, about a token a word."""
+    """What every request asks for.  `words`: the prompt is text, about a token a word.  `extra`
+    fields go over those of the bench; not `exact`: an answer may end by itself before its length."""
 
     model: str
     input_tokens: int = 128
     output_tokens: int = 64
     words: bool = False
+    extra: Mapping[str, object] = field(default_factory=dict)
+    exact: bool = True
 
 
 class _Choice(msgspec.Struct):
@@ -81,6 +84,7 @@ def body(shape: Shape, seed: str) -> bytes:
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **shape.extra,
         }
     )
 
@@ -91,6 +95,7 @@ class Stream:
 
     asked_tokens: int
     sent_s: float
+    exact: bool = True
     reply: Reply | None = None
     first_s: float | None = None
     last_s: float | None = None
@@ -131,6 +136,8 @@ class Stream:
 
     def answer(self, ended_s: float) -> Answer:
         error = self.error
+        if not self.exact and self.finish == "stop" and self.usage is not None:
+            self.asked_tokens = min(self.asked_tokens, self.usage.completion_tokens)
         if error is None and not self.done:
             error = "cut: no [DONE]"
         elif error is None and self.usage is None:
@@ -155,7 +162,7 @@ class Stream:
 @asynccontextmanager
 async def opened(client: Client, shape: Shape, seed: str) -> AsyncIterator[Stream]:
     """A stream whose head has arrived.  A refusal has `reply.status` ≠ 200 and `error` set."""
-    stream = Stream(asked_tokens=shape.output_tokens, sent_s=time.perf_counter())
+    stream = Stream(shape.output_tokens, time.perf_counter(), exact=shape.exact)
     async with client.request("POST", "/completions", body(shape, seed)) as reply:
         stream.reply = reply
         stream.request_id = reply.headers.get("x-request-id")

@@ -72,7 +72,7 @@ async def streams(
     async def one(number: int) -> Answer | None:
         if number not in doomed:
             return await ask(client, shape, f"streams/{seed}/{number}")
-        await _hang_up(client, shape, f"streams/{seed}/{number}", after=doomed[number], rng=rng)
+        await hang_up(client, shape, f"streams/{seed}/{number}", after=doomed[number], rng=rng)
         return None
 
     async with asyncio.timeout(RUN_S_MAX):
@@ -109,7 +109,7 @@ async def streams(
     )
 
 
-async def _hang_up(
+async def hang_up(
     client: Client, shape: Shape, seed: str, *, after: int, rng: random.Random
 ) -> None:
     """Close the connection after `after` texts; −1: after a moment, without reading anything."""

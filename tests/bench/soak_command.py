@@ -1,0 +1,77 @@
+"""`python -m tests.bench soak`: a server of ours under mixed load, a line a minute, a verdict."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import uvloop
+
+from tests.bench.machine import this_machine
+from tests.bench.options import print_json, say, server_of
+from tests.bench.server import REPOSITORY
+from tests.bench.soak import Mix, Sample, Soaked, soak
+
+WINDOWS_MIN = 9
+WINDOW_S = 60.0
+
+
+def run(options: argparse.Namespace) -> int:
+    machine = this_machine(REPOSITORY)
+    say(options, machine.sentence())
+    seconds = options.minutes * 60
+    if seconds <= 0:
+        raise ValueError(f"expected --minutes above 0, got {options.minutes:g}")
+    with server_of(options) as server:
+        say(options, HEAD)
+        seen = uvloop.run(
+            soak(
+                server.site,
+                seconds=seconds,
+                window_s=min(WINDOW_S, seconds / WINDOWS_MIN),
+                mix=Mix(streams=options.streams),
+                seed=options.seed,
+                say=lambda sample: say(options, line(sample)),
+            )
+        )
+    if options.json:
+        print_json(machine=machine, numerics=options.numerics, report=seen)
+    else:
+        print(*verdict(seen), sep="\n")
+    return 1 if seen.faults else 0
+
+
+HEAD = "  minute  requests  hung up   tokens  gateway MiB  executor MiB  step ms  idle after s"
+
+
+def line(sample: Sample) -> str:
+    idle = "never" if sample.idle_s is None else f"{sample.idle_s:.2f}"
+    return (
+        f"{sample.at_min:8.2f}  {sample.requests:8d}  {sample.hung_up:7d}  {sample.generated:7d}"
+        f"  {sample.gateway_mib:11.1f}  {sample.executor_mib:12.1f}  {sample.step_ms:7.2f}  {idle:>12}"
+    )
+
+
+def verdict(seen: Soaked) -> list[str]:
+    shaped = "among them" if seen.structured else "not there"
+    whole = f"{seen.requests} requests in {seen.minutes:.1f} minutes, {seen.hung_up} hung up"
+    billed = f"{seen.billed.input_tokens} + {seen.billed.output_tokens} tokens billed"
+    found = [f"{whole}, structured output {shaped}; {billed}"]
+    for name, each in seen.trends.items():
+        if each is not None:
+            found.append(
+                f"{name}: mean {each.mean:.2f}, slope {each.slope:+.4f} ± {each.error:.4f} a minute, "
+                f"{each.growth:+.2f} over {each.points} samples"
+            )
+    found += [f"FAULT: {fault}" for fault in seen.faults]
+    return found if seen.faults else [*found, "all holds"]
+
+
+def add_parser(commands: Any, parents: Sequence[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "soak", parents=parents, help="mixed load for long: nothing grows, nothing is left"
+    )
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--streams", type=int, default=12)
+    parser.set_defaults(run=run)
