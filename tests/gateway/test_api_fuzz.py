@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from executor.echo import EchoExecutor
 from tests.gateway.inhouse import CHAT, MODEL, Answered, Inhouse, inhouse
 
+pytestmark = pytest.mark.slow  # exhaustive; the fast subset has its neighbours
+
 TEXT = "/v1/completions"
 PATHS = st.sampled_from((CHAT, TEXT))
 WORDS = st.sampled_from(

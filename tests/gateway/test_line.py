@@ -317,6 +317,7 @@ def test_revocation_ends_a_running_stream(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_token_that_expires_in_mid_stream_ends_it_after_the_grace(tmp_path: Path) -> None:
     async def run() -> None:
         hold = Hold(1)

@@ -184,6 +184,7 @@ def test_a_whole_log(tmp_path: Path) -> None:
     assert verify(tmp_path, None).ok
 
 
+@pytest.mark.slow
 def test_every_changed_byte_anywhere_is_found_and_its_record_named(tmp_path: Path) -> None:
     write(tmp_path, 1)
     path = segments(tmp_path)[0][1]
@@ -204,6 +205,7 @@ def test_every_changed_byte_anywhere_is_found_and_its_record_named(tmp_path: Pat
     assert verify(tmp_path, KEY).ok
 
 
+@pytest.mark.slow
 def test_a_cut_at_every_byte_is_found(tmp_path: Path) -> None:
     write(tmp_path, 1)
     path = segments(tmp_path)[0][1]

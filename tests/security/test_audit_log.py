@@ -321,6 +321,7 @@ def test_one_who_waited_too_long_while_the_writer_was_in_time_stops_nobody(tmp_p
 # --- crashes
 
 
+@pytest.mark.slow
 def test_l8_a_tail_torn_at_any_byte_is_cut_off_and_recorded(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.append_blocking(EVENT)

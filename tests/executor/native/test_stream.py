@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+pytestmark = pytest.mark.slow  # exhaustive; the fast subset has its neighbours
+
 EPSILON = 1e-5
 
 
