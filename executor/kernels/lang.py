@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import triton  # type: ignore[import-untyped]  # ships no types
-import triton.language as tl  # type: ignore[import-untyped]  # ships no types
+import triton
+import triton.language as tl
 
 __all__ = ["Kernel", "cdiv", "jit", "launch", "next_power_of_2", "tl"]
 

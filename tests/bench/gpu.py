@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton  # type: ignore[import-untyped]  # ships no types
+import triton
 from torch import Tensor
 
 from executor.batch import Batch, Row

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton  # type: ignore[import-untyped]  # ships no types
+import triton
 from torch import Tensor
-from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]  # likewise
-from triton.compiler import ASTSource  # type: ignore[import-untyped]  # likewise
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 from executor.kernels import attention, gate, merge, norm, rotary, sampling, zero
 from executor.kernels.places import Places, Tiles
