@@ -31,6 +31,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     prepare_process()
 
+    settings = Settings(
+        seqs_max=options.max_seqs,
+        waiting_max=options.max_waiting,
+        step_ms_max=options.step_ms_max,
+        speculation=options.speculation == "on",
+    )
+
     def load(progress: Progress) -> tuple[ModelCard, Runner]:
         from executor.model_runner import load as load_model
 
@@ -42,15 +49,11 @@ def main(arguments: list[str] | None = None) -> int:
             context_tokens=options.context_tokens,
             kv_bytes=options.kv_memory,
             threads=options.threads,
+            rows_max=settings.seqs_max,
+            step_tokens_max=settings.step_tokens_max,
             progress=progress,
         )
 
-    settings = Settings(
-        seqs_max=options.max_seqs,
-        waiting_max=options.max_waiting,
-        step_ms_max=options.step_ms_max,
-        speculation=options.speculation == "on",
-    )
     serve(load, options.socket, settings=settings, clock_ns=monotonic_ns)
     return EXIT_FAILED
 
@@ -110,8 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--context-tokens", type=_at_least_one, default=None, help="default: the model's own")
     add("--kv-memory", type=_bytes_or_auto, default=None, help="bytes, or auto")
     add("--numerics", choices=("fast", "invariant"), default="fast")
-    add("--dtype", choices=("auto", "bf16", "fp32"), default="auto")
-    add("--device", choices=("auto", "cpu"), default="auto")
+    add("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--threads", type=_at_least_one, default=None)
     add("--max-seqs", type=_at_least_one, default=64, help="sequences in one step")
     add("--max-waiting", type=_at_least_one, default=4096, help="requests in the queue")

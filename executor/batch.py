@@ -53,6 +53,24 @@ class Batch:
         return sum(len(row.tokens) for row in self.rows)
 
 
+@dataclass(frozen=True, slots=True)
+class StepBounds:
+    """The most that an engine puts into one step: `rows`, each with a decode and `guesses`, and
+    `prompt_tokens` of chunks beside them."""
+
+    rows: int
+    prompt_tokens: int
+    guesses: int
+
+    @property
+    def logit_rows(self) -> int:
+        return self.rows * (1 + self.guesses)
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.logit_rows
+
+
 class Runner(Protocol):
     """A model on a device, with its paged KV memory.  Not thread-safe: the engine loop owns it."""
 

@@ -33,3 +33,9 @@ def reason_absent() -> str | None:
 def free_bytes() -> int:
     """Of the current device, for `memory.kv_blocks_that_fit`."""
     return int(torch.cuda.mem_get_info()[0])
+
+
+def finish(device: torch.device) -> None:
+    """Wait for whatever was started there."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()

@@ -25,6 +25,7 @@ from executor.model.weights import LayerWeights, embedding_scale
 
 from . import plan
 from .attention import attend
+from .device import finish
 from .gate import gated
 from .norm import add_norm
 from .places import BLOCK_TOKENS
@@ -141,6 +142,8 @@ class TritonBackend:
             else:  # while warming up; all its rows count in a recording
                 full = replace(step, wanted=step.recording)
                 logits = self.recordings.record(full, forward)[: step.wanted]
+        if not step.wanted:  # nobody will wait for logits, and a step's time is its own
+            finish(self.kv.device)
         return logits.clone() if logits.is_inference() else logits
 
     def embed(self, step: CudaStep) -> Tensor:

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from executor.batch import Batch, StepBounds
 from executor.contract import Cause, Emitted, Ended, Gauges, Sampling, Submit
 from executor.cost import PESSIMIST, StepTimes
+from executor.draft import GUESSES_MAX
 from executor.settings import Settings
 from tests.executor.fakes import FREE, GREEDY, Clock, FakeRunner, Harness, job
 
@@ -41,6 +43,14 @@ def house_of(rng: Random) -> Harness:
     return Harness(
         runner, settings=limits, clock=clock, times=StepTimes(rng.choice([PESSIMIST, FREE, FREE]))
     )
+
+
+def within(batch: Batch, limits: Settings) -> None:
+    """A device is prepared for so much at its start, and for no more."""
+    bounds = StepBounds(limits.seqs_max, limits.step_tokens_max, GUESSES_MAX)
+    assert len(batch.rows) <= bounds.rows
+    assert batch.token_count <= bounds.tokens
+    assert sum(row.logit_rows for row in batch.rows) <= bounds.logit_rows
 
 
 def jobs_of(rng: Random) -> dict[int, Submit]:
@@ -86,7 +96,7 @@ def play(seed: int) -> tuple[Gauges, int]:
     late = list(jobs)
     aborted: set[int] = set()
 
-    def meddle(_: object = None) -> None:
+    def meddle() -> None:
         if late and rng.random() < 0.6:
             house.submit(jobs[late.pop(0)])
         if rng.random() < 0.05:
@@ -95,7 +105,11 @@ def play(seed: int) -> tuple[Gauges, int]:
                 house.abort(told)
                 aborted.add(told)
 
-    house.runner.before = meddle
+    def during(batch: Batch) -> None:
+        within(batch, house.engine._settings)
+        meddle()
+
+    house.runner.before = during
     for _ in range(3000):
         if not late and not house.inbox and not house.engine.busy:
             break

@@ -291,7 +291,7 @@ def test_other_doors_are_shut(tmp_path: Path) -> None:
     pickle.write_bytes(b"\x80\x04.")
     with pytest.raises(ModelError, match="is a pickle"):
         load(pickle)
-    for wrong in ({"device": "cuda"}, {"numerics": "loose"}, {"dtype": "float8"}):
+    for wrong in ({"device": "tpu"}, {"numerics": "loose"}, {"dtype": "float8"}):
         with pytest.raises(ModelError, match="expected"):
             load(pickle, **wrong)  # type: ignore[arg-type]  # on purpose
 

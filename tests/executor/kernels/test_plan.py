@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from executor.batch import Batch, Row
+from executor.batch import Batch, Row, StepBounds
 from executor.kernels import plan
 from executor.kernels.memory import kv_blocks_that_fit, step_bytes
 from executor.kernels.places import BLOCK_TOKENS
@@ -172,14 +172,14 @@ LLAMA_8B = ModelConfig(
 
 
 def test_memory_is_for_weights_steps_and_then_blocks() -> None:
-    def blocks(gib: int, rows_max: int = 256) -> int:
-        return kv_blocks_that_fit(LLAMA_8B, 2, gib << 30, tokens_max=8192, rows_max=rows_max)
+    def blocks(gib: int, rows: int = 256, guesses: int = 0) -> int:
+        return kv_blocks_that_fit(LLAMA_8B, 2, gib << 30, StepBounds(rows, 8192, guesses))
 
     assert blocks(16) == 0
-    assert 0 < blocks(24) < blocks(24, rows_max=16) < blocks(80)
+    assert 0 < blocks(24, guesses=6) < blocks(24) < blocks(24, rows=16) < blocks(80)
     block_bytes = 2 * 32 * 8 * 128 * 2 * BLOCK_TOKENS
     for gib in (24, 80, 141):
         used = blocks(gib) * block_bytes + LLAMA_8B.parameters * 2
-        used += step_bytes(LLAMA_8B, 2, 8192, 256)
+        used += step_bytes(LLAMA_8B, 2, StepBounds(256, 8192, 0))
         assert used < 0.98 * (gib << 30)
         assert used > 0.9 * (gib << 30)

@@ -161,6 +161,17 @@ def test_logits_are_the_cpus(model: str) -> None:
         torch.testing.assert_close(triton.run(batch), plain.run(batch), rtol=1e-4, atol=1e-4)
 
 
+def test_a_step_whose_logits_nobody_wants_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its time would be the next step's, who would pay for it."""
+    waited: list[torch.device] = []
+    monkeypatch.setattr(ops, "finish", waited.append)
+    triton, _ = both(LLAMA)
+    triton.run(Batch([row(0, 0, PROMPT[:5], wants=False)]))
+    assert len(waited) == 1
+    triton.run(Batch([row(0, 5, [9])]))  # whoever samples waits
+    assert len(waited) == 1
+
+
 def test_warming_up_leaves_no_trace() -> None:
     triton, plain = both(LLAMA)
 
