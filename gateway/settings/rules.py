@@ -25,6 +25,7 @@ from gateway.settings.shape import (
     Issuer,
     Listen,
     Model,
+    Numerics,
     Plan,
     Price,
     ServiceClass,
@@ -107,8 +108,13 @@ def _state(state: State, path: str) -> Iterator[Fault]:
 
 
 def _model(model: Model, path: str) -> Iterator[Fault]:
-    if model.device is Device.CUDA:
-        yield not_yet(f"{path}.device", "a CUDA device", '"auto" or "cpu"', "Serve it on the CPU.")
+    if model.device is Device.CUDA and model.numerics is Numerics.INVARIANT:
+        yield not_yet(
+            f"{path}.numerics",
+            '"invariant" numerics on a CUDA device',
+            '"fast" there; "invariant" on the CPU',
+            'Set device = "cpu", or numerics = "fast".',
+        )
     if model.batching is not Batching.CONTINUOUS:
         yield not_yet(
             f"{path}.batching",

@@ -84,13 +84,15 @@ class Case:
     says: str
 
 
+DEVICE = re.findall(r"^device .*\n", TEXT, re.MULTILINE)[0]
 NOT_YET = [
     Case("workers = 1 ", "workers = 2 ", "listen.workers", "2 gateway processes"),
     Case('redis_url    = ""', 'redis_url = "redis://h"', "state.redis_url", "Redis"),
     Case(
         '"sqlite:///var/lockgate.db"', '"postgresql://h/d"', "state.database_url", "PostgreSQL book"
     ),
-    Case('device   = "auto"', 'device = "cuda"', "models[0].device", "CUDA"),
+    Case(DEVICE + 'numerics = "fast"', 'device = "cuda"\nnumerics = "invariant"',
+         "models[0].numerics", "CUDA"),
     Case('batching = "continuous"', 'batching = "static"', "models[0].batching", '"static"'),
     Case('batching = "continuous"', 'batching = "dynamic"', "models[0].batching", '"dynamic"'),
     Case("[classes.interactive]\nweight  = 1.0", "[classes.interactive]\nweight = 2.0",
@@ -156,6 +158,12 @@ def test_each_fault_is_named_once_with_its_path(case: Case) -> None:
     assert [fault.path for fault in found] == [case.path]
     assert case.says in str(found[0])
     assert ("not supported yet" in found[0].wrong) is (case in NOT_YET)
+
+
+@pytest.mark.parametrize("device", ("auto", "cpu", "cuda"))
+def test_every_device_may_be_asked_for(device: str) -> None:
+    """Whether it is there is the executor's to find out."""
+    assert faults_of(changed(DEVICE, f'device = "{device}"\n')) == ()
 
 
 def test_all_faults_are_named_at_once() -> None:
