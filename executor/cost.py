@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 Vector = tuple[float, float, float]
 
@@ -61,8 +61,7 @@ def split(total: int, weights: Sequence[int]) -> list[int]:
     return parts
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """A row of a step: `new` tokens after `start`, of which the first `lost` had been computed
     before a preemption threw them away, and the last `missed` were guesses that did not hold."""
 
@@ -79,7 +78,7 @@ def attribute(total_ns: int, rows: Sequence[Share], rates: Rates) -> list[tuple[
     weights: list[int] = []
     for row in rows:
         meant = row.new - row.missed
-        missed = int(rates.row_ns(row.missed, row.start + meant))
+        missed = int(rates.row_ns(row.missed, row.start + meant)) if row.missed else 0
         weight = 1 + int(fixed + rates.row_ns(meant, row.start))
         lost = weight * row.lost // meant
         weights += (weight - lost, lost + missed)

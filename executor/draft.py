@@ -26,11 +26,12 @@ _STEP: Final = 2048
 class Lookup:
     """Of one sequence.  Its tokens only ever grow at the end."""
 
-    __slots__ = ("_indexed", "_slots")
+    __slots__ = ("_indexed", "_last", "_slots")
 
     def __init__(self) -> None:
         self._slots = array("i", bytes(4 * _SLOTS))
-        self._indexed = GRAM
+        self._indexed = GRAM  # the next place to be entered
+        self._last = -1  # its slot, if it was computed
 
     def guesses(self, tokens: Sequence[int], most: int = GUESSES_MAX) -> list[int]:
         """What may follow `tokens`; empty if they do not end like anything before, or while a long
@@ -38,21 +39,22 @@ class Lookup:
         end = len(tokens)
         if end <= GRAM:
             return []
-        stop = min(end, self._indexed + _STEP)
-        for at in range(self._indexed, stop):
-            self._slots[_slot(tokens[at - GRAM : at])] = at
-        self._indexed = stop
+        slots, at = self._slots, self._indexed
+        if self._last >= 0 and at < end:
+            slots[self._last] = at
+            at += 1
+        stop = min(end, at + _STEP)
+        for place in range(at, stop):
+            slots[hash(tuple(tokens[place - GRAM : place])) % _SLOTS] = place
+        self._indexed, self._last = stop, -1
         if stop < end:
             return []
         last = tokens[end - GRAM :]
-        at = self._slots[_slot(last)]
+        self._last = hash(tuple(last)) % _SLOTS
+        at = slots[self._last]
         if at == 0 or tokens[at - GRAM : at] != last:
             return []
         found: list[int] = []
         for place in range(at, at + most):  # past the end it goes on with itself: a short cycle
             found.append(tokens[place] if place < end else found[place - end])
         return found
-
-
-def _slot(gram: Sequence[int]) -> int:
-    return hash(tuple(gram)) % _SLOTS

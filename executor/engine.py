@@ -21,7 +21,7 @@ from typing import Final
 
 import structlog
 
-from executor.batch import Batch, Row, Runner
+from executor.batch import Batch, Runner
 from executor.block_manager import BlockManager
 from executor.choice import Choice
 from executor.contract import (
@@ -40,7 +40,7 @@ from executor.cost import StepTimes, TimeBudget, attribute
 from executor.failure import where
 from executor.grammar import Grammars
 from executor.grammar_seats import Seats, gone
-from executor.guesses import Guesser, Planned, choose, held
+from executor.guesses import Guesser, Planned, choose
 from executor.positions import Positions
 from executor.scheduler import Chunk, Fcfs, Scheduler, admission_tokens
 from executor.sequence import Key, Phase, Sequence, fault
@@ -251,7 +251,7 @@ class Engine:
         found: dict[Key, list[Choice]] = {}
         failure: Exception | None = None
         planned = self._planned(chunks)
-        batch = Batch([_row(row) for row in planned])
+        batch = Batch([row.row() for row in planned])
         try:
             logits = self._runner.run(batch)
             aborted = self._take(self._clock_ns())
@@ -292,14 +292,15 @@ class Engine:
         """The rows were computed, whoever still wants them: book tokens and time."""
         rates = self._times.rates
         self._guesser.settle(planned, found, rates, measured_ns)
-        shares = [row.share(len(row.guesses) - held(found.get(row.seq.key))) for row in planned]
+        shares = [row.share(found) for row in planned]
         parts = attribute(measured_ns, shares, rates)
         self._times.observe(shares, measured_ns)
         for row, share, (own_ns, lost_ns) in zip(planned, shares, parts, strict=True):
             seq, before = row.seq, row.seq.prefilled
-            seq.advance(row.count)
-            self._totals.drafted_tokens += len(row.guesses)
-            self._totals.accepted_tokens += len(row.guesses) - share.missed
+            seq.advance(row.known)
+            if row.guesses:
+                self._totals.drafted_tokens += len(row.guesses)
+                self._totals.accepted_tokens += len(row.guesses) - share.missed
             seq.device_ns += own_ns
             seq.recomputed_ns += lost_ns
             self._totals.busy_ns += own_ns
@@ -392,8 +393,3 @@ class Engine:
         queued = [*self._scheduler.running, *self._scheduler.waiting, *self._outside]
         assert sorted(seq.key for seq in queued) == sorted(self._seqs)
         assert not any(seq.blocks for seq in self._scheduler.waiting)
-
-
-def _row(row: Planned) -> Row:
-    tokens = row.seq.tokens[row.start : row.start + row.count]
-    return Row([*tokens, *row.guesses], row.start, row.seq.blocks, row.wants, len(row.guesses))

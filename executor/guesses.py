@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from executor.batch import Row
 from executor.choice import Ask, Choice
 from executor.cost import Rates, Share
 from executor.draft import Lookup
@@ -34,23 +35,30 @@ class _Notes:
     hope: Hope
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A row of a step: `count` known tokens of `seq`, then `guesses`.  `hint` is what the first guess
+class Planned(NamedTuple):
+    """A row of a step: `known` tokens of `seq`, then `guesses`.  `hint` is what the first guess
     was, run or not.  `wants`: it reaches the end of what is known."""
 
     seq: Sequence
     generation: int
     start: int
-    count: int
+    known: int
     lost: int
     wants: bool
     guesses: Seq[int] = ()
     hint: int | None = None
 
-    def share(self, missed: int = 0) -> Share:
-        new = self.count + len(self.guesses)
-        return Share(new=new, start=self.start, lost=self.lost, missed=missed)
+    def row(self) -> Row:
+        tokens = self.seq.tokens[self.start : self.start + self.known]
+        tokens.extend(self.guesses)
+        return Row(tokens, self.start, self.seq.blocks, self.wants, len(self.guesses))
+
+    def share(self, found: Mapping[Key, Seq[Choice]]) -> Share:
+        """For the bill, once it is `found` what was sampled."""
+        if not self.guesses:
+            return Share(self.known, self.start, self.lost)
+        missed = len(self.guesses) - held(found.get(self.seq.key, ()))
+        return Share(self.known + len(self.guesses), self.start, self.lost, missed)
 
 
 class Guesser:
@@ -68,7 +76,7 @@ class Guesser:
         able = self._on and self.purse.begin(rates, len(chunks))
         planned = [self._row(chunk, able) for chunk in chunks]
         if any(row.guesses for row in planned):
-            planned.sort(key=lambda row: row.count + len(row.guesses) > 1)
+            planned.sort(key=lambda row: row.known + len(row.guesses) > 1)
         return planned
 
     def settle(
@@ -81,27 +89,32 @@ class Guesser:
         """Learn from a step; `rates` are those it was planned by."""
         if not self._on:
             return
+        outcomes = []
         for row in planned:
-            choices = found.get(row.seq.key)
-            if row.hint is not None and choices:
-                self._notes[row.seq.key].hope.saw(choices[0].token == row.hint)
+            if row.hint is None:
+                continue
+            choices = found.get(row.seq.key, ())
+            if choices:
+                hope = self._notes[row.seq.key].hope
+                hope.saw(choices[0].token == row.hint)
                 for guess, choice in zip(row.guesses[1:], choices[1:], strict=False):
-                    self._notes[row.seq.key].hope.saw(choice.token == guess)
-        plain_ns = rates.step_ns + sum(rates.row_ns(row.count, row.start) for row in planned)
-        outcomes = [
-            Outcome(row.start, len(row.guesses), held(found.get(row.seq.key)))
-            for row in planned
-            if row.guesses
-        ]
+                    hope.saw(choice.token == guess)
+            if row.guesses:
+                outcomes.append(Outcome(row.start, len(row.guesses), held(choices)))
+        plain_ns = float(measured_ns)
+        if outcomes:
+            plain_ns = rates.step_ns + sum(rates.row_ns(row.known, row.start) for row in planned)
         self.purse.settle(measured_ns, plain_ns, outcomes)
 
     def forget(self, key: Key) -> None:
         self._notes.pop(key, None)
 
     def _row(self, chunk: Chunk, able: bool) -> Planned:
-        seq, start, end = chunk.seq, chunk.seq.computed, chunk.seq.computed + chunk.count
+        seq = chunk.seq
+        start = seq.computed
+        end = start + chunk.count
         wants = end == len(seq.tokens)
-        lost = max(0, min(end, seq.high_water) - start)
+        lost = min(end, seq.high_water) - start if start < seq.high_water else 0
         guesses: list[int] = []
         hint = None
         if able and wants and chunk.count == 1 and seq.generated and seq.job.grammar is None:
@@ -109,10 +122,10 @@ class Guesser:
             if notes is None:
                 notes = self._notes[seq.key] = _Notes(Lookup(), Hope())
             guesses = notes.lookup.guesses(seq.tokens)
-            hint = guesses[0] if guesses else None
-            offered = min(len(guesses), self._room(seq, end), _until_stop(guesses, seq))
-            granted = self.purse.grant(start, notes.hope.rate, offered)
-            guesses = guesses[:granted]
+            if guesses:
+                hint = guesses[0]
+                offered = min(len(guesses), self._room(seq, end), _until_stop(guesses, seq))
+                guesses = guesses[: self.purse.grant(start, notes.hope.rate, offered)]
         return Planned(seq, seq.generation, start, chunk.count, lost, wants, guesses, hint)
 
     def _room(self, seq: Sequence, end: int) -> int:
@@ -132,6 +145,10 @@ def choose(
 ) -> dict[Key, list[Choice]]:
     """What was sampled for each row that wanted it and is not `gone`: as many tokens as guesses held,
     and one more.  `sift` says who can be sampled now, and what they ask."""
+    if not gone and not any(row.guesses for row in planned):
+        asking, asks, logits = sift([row.seq for row in planned if row.wants], logits)
+        choices = sample(logits, asks) if asking else ()
+        return {seq.key: [each] for seq, each in zip(asking, choices, strict=True)}
     firsts: dict[Key, int] = {}
     rows: dict[Key, Planned] = {}
     at = 0
@@ -155,9 +172,9 @@ def choose(
     return found
 
 
-def held(choices: Seq[Choice] | None) -> int:
+def held(choices: Seq[Choice]) -> int:
     """How many guesses held: each brought another choice."""
-    return len(choices) - 1 if choices else 0
+    return max(0, len(choices) - 1)
 
 
 def _held_so_far(row: Planned, choices: Seq[Choice]) -> bool:

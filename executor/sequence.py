@@ -166,9 +166,9 @@ class Sequence:
                 self.advance(1)
             if token is None:
                 cause = Cause.CRASHED
-            else:
-                self.tokens.append(token)
-                cause = self.verdict(token, context_tokens, kv_tokens)
+                break
+            self.tokens.append(token)
+            cause = self.verdict(token, context_tokens, kv_tokens)
             if cause is not None:
                 break
         return tuple(self.tokens[before:]), cause

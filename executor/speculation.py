@@ -10,6 +10,7 @@ Three things must agree before one is run:
   guesses are worth, and over any minute at most that and the full purse (`PURSE_NS`): under 2 %;
 - its sequence's own guesses have held lately, run or not: those not run are compared all the same.
 
+Looking for guesses takes time too: in steps so short that it would show, nobody looks.
 Where the fitted line is wrong about small batches (other kernels, other layouts) the excess of the
 measured steps over plain ones corrects the price.
 Refuses to know: clocks, sequences, tokens.
@@ -23,6 +24,8 @@ from typing import Final
 from executor.cost import Rates
 
 EARNED: Final = 0.01
+_LOOK_NS, _LOOKED = 2_000.0, 0.005
+"""What it takes to look for a row's guesses, and the part of a step's time that may go into it."""
 PURSE_NS: Final = 300e6
 HOPE_MAX: Final = 0.95
 _PRIOR, _PRIOR_WEIGHT = 0.6, 2.0
@@ -80,6 +83,8 @@ class Purse:
     def begin(self, rates: Rates, rows: int) -> bool:
         """A step of `rows` rows is being planned.  False: no guess can pay in it."""
         self._rates, self._rows, self._left_ns = rates, rows, self.allowance_ns
+        if _LOOKED * self._part_ns(0) < _LOOK_NS:
+            return False
         return HOPE_MAX * self._part_ns(0) > self.price * rates.row_ns(1, 0)
 
     def grant(self, start: int, rate: float, offered: int) -> int:

@@ -34,7 +34,7 @@ from executor.scheduler import Scheduler
 from executor.server import Progress, serve
 from executor.settings import Settings
 
-FREE = Rates(step_ns=1e6, token_ns=0.0, token_context_ns=0.0)
+FREE = Rates(step_ns=2e7, token_ns=0.0, token_context_ns=0.0)
 """A machine on which guesses cost nothing: all that there are are run."""
 GREEDY = Sampling(temperature=0.0)
 EMPTY = -1

@@ -39,7 +39,7 @@ def house_of(rng: Random) -> Harness:
         speculation=rng.random() < 0.8,
         check_invariants=True,
     )
-    clock = Clock(tick_ns=rng.choice([1, 1_000_003]))
+    clock = Clock(tick_ns=rng.choice([1, 1_000_003, 20_000_003, 20_000_003]))
     return Harness(
         runner, settings=limits, clock=clock, times=StepTimes(rng.choice([PESSIMIST, FREE, FREE]))
     )
@@ -73,7 +73,7 @@ def job_of(rng: Random, request: int, prompt: Sequence[int] | None, sibling: int
         stop_token_ids=rng.choice([(), (), (5,), (5, 9)]),
         sampling=rng.choice([GREEDY, GREEDY, SEEDED]),
         share=((rng.choice("aab"), 1.0),),
-        queue_ms_max=rng.choice([None, None, None, 40]),
+        queue_ms_max=rng.choice([None, None, None, 40, 400]),
     )
 
 

@@ -129,7 +129,7 @@ def play(runner: Runner, seed: int) -> Gauges:
     house = Harness(
         model=Small(runner, blocks),
         settings=settings,
-        clock=Clock(),
+        clock=Clock(tick_ns=20_000_003),
         times=StepTimes(random.choice([PESSIMIST, FREE, FREE])),
     )
     jobs = jobs_of(random)

@@ -11,7 +11,7 @@ from executor.contract import Cause, Emitted, Gauges, Sampling, Submit
 from executor.cost import StepTimes
 from executor.sequence import Sequence
 from executor.settings import Settings
-from tests.executor.fakes import FREE, GREEDY, FakeRunner, Harness, job
+from tests.executor.fakes import FREE, GREEDY, Clock, FakeRunner, Harness, job
 
 HABITS = 6.0
 SAMPLINGS = {
@@ -31,6 +31,7 @@ def house_of(speculation: bool, habits: float = HABITS, **shape: int) -> Harness
     return Harness(
         FakeRunner(habits=habits, **given),
         settings=Settings(check_invariants=True, speculation=speculation),
+        clock=Clock(tick_ns=20_000_003),
         times=StepTimes(FREE),
     )
 

@@ -97,6 +97,13 @@ def test_in_a_busy_batch_a_token_costs_its_part_and_nothing_is_run() -> None:
     assert purse.grant(100, HOPE_MAX, 6) == 0
 
 
+def test_in_steps_so_short_that_looking_would_show_nobody_looks() -> None:
+    purse = Purse()
+    fast = Rates(step_ns=8e6, token_ns=1e3, token_context_ns=0.0)
+    assert purse.begin(fast, 16)
+    assert not purse.begin(fast, 32)
+
+
 def test_less_hope_fewer_guesses() -> None:
     purse = Purse()
     purse.allowance_ns = PURSE_NS
