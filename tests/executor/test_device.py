@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from executor import __main__ as process
 from executor import device as choice
 from executor.batch import StepBounds
+from executor.cost import StepTimes
 from executor.cpu.backend import CpuDevice
 from executor.decoder import Decoder
 from executor.device import Wanted, choose
@@ -26,6 +27,8 @@ from executor.kernels.memory import fixed_bytes
 from executor.model.config import ModelConfig, Rope
 from executor.model.errors import ModelError
 from executor.model_runner import DTYPES, load
+from executor.settings import Settings
+from tests.executor.fakes import FREE, FakeRunner, Harness, job
 from tests.models import write_tiny_llama
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,7 +164,20 @@ def test_a_wish_for_kv_memory_is_met_or_refused() -> None:
 def test_a_step_with_guesses_has_a_bound() -> None:
     assert BOUNDS.logit_rows == 64 * 7
     assert BOUNDS.tokens == 2048 + 64 * 7
-    assert fixed_bytes(LLAMA_8B, 2, BOUNDS) > fixed_bytes(LLAMA_8B, 2, replace(BOUNDS, guesses=0))
+    extra = fixed_bytes(LLAMA_8B, 2, BOUNDS) - fixed_bytes(LLAMA_8B, 2, replace(BOUNDS, guesses=0))
+    assert extra > 64 * 6 * 128_256 * (2 + 4 + 4), "logits after each guess"
+
+
+def test_an_engine_goes_beyond_its_bound_for_prompts_and_stays_within_the_devices() -> None:
+    runner = FakeRunner(block_tokens=16, kv_blocks=12, vocab_size=12, context_tokens=80, habits=6.0)
+    settings = Settings(seqs_max=2, step_tokens_max=1, check_invariants=True)
+    house = Harness(runner, settings=settings, times=StepTimes(FREE))
+    for request in (1, 2):
+        house.submit(job(request, [3, request], max_new_tokens=60))
+    house.run()
+    bounds = StepBounds(settings.seqs_max, settings.step_tokens_max, GUESSES_MAX)
+    most = max(sum(count for _, count in rows) for rows in runner.batches)
+    assert bounds.prompt_tokens + bounds.rows < most <= bounds.tokens
 
 
 # ── Loading ─────────────────────────────────────────────────────────────────────────────────────────
