@@ -38,8 +38,8 @@ from executor.contract import (
 )
 from executor.cost import StepTimes, TimeBudget, attribute
 from executor.failure import where
-from executor.grammar import Grammars
-from executor.grammar_seats import Seats, gone
+from executor.grammar.protocol import Grammars
+from executor.grammar.seats import Seats, gone
 from executor.guesses import Guesser, Planned, choose
 from executor.positions import Positions
 from executor.scheduler import Chunk, Fcfs, Scheduler, admission_tokens

@@ -27,8 +27,8 @@ import structlog
 from executor.batch import Runner
 from executor.contract import Abort, Broken, Loading, Message, ModelCard, Ready, Report, Submit
 from executor.engine import Engine, EngineFailed, Gone
-from executor.grammar_desk import Desk
-from executor.grammar_worker_setup import setup_of
+from executor.grammar.desk import Desk
+from executor.grammar.worker_setup import setup_of
 from executor.settings import Settings, memory_line
 from executor.wire import WireError, encode_message, read_command
 

@@ -18,9 +18,9 @@ from time import monotonic, monotonic_ns, perf_counter_ns
 
 from executor.contract import Emitted, Ended, Grammar, GrammarKind, ModelCard, Sampling, Submit
 from executor.engine import Engine
-from executor.grammar import Key, News, User
-from executor.grammar_desk import Desk
-from executor.grammar_worker_setup import setup_of
+from executor.grammar.desk import Desk
+from executor.grammar.protocol import Key, News, User
+from executor.grammar.worker_setup import setup_of
 from executor.model_runner import load
 from executor.settings import Settings
 from tests.bench.machine import this_machine

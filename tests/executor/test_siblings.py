@@ -9,7 +9,7 @@ import pytest
 from executor.contract import Cause, Emitted, Sampling, Submit, Waiting
 from executor.settings import Settings
 from tests.executor.fakes import FakeRunner, Harness, job
-from tests.executor.grammar_fakes import END, FakeGrammars, constrained, house_with
+from tests.executor.grammar.fakes import END, FakeGrammars, constrained, house_with
 
 PROMPT = tuple(range(1, 19))  # 18 tokens: 4 full blocks of 4 before the last token
 

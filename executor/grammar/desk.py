@@ -1,7 +1,7 @@
 """The desk between the engine and the grammars' processes: which tokens may come next is worked out
 there while the model runs.
 
-Theory of operation.  `Desk` starts one worker (`grammar_worker`), which forks a process for each
+Theory of operation.  `Desk` starts one worker (`grammar.worker`), which forks a process for each
 grammar that is opened; they talk over a socket of their own.  A thread in here carries frames: the
 engine's thread leaves orders and finds masks and news, and never waits.  A grammar that takes too much
 time or memory ends its own process, and so is refused; the others do not notice.  Nothing compiled is
@@ -27,10 +27,10 @@ from typing import Final, Self
 import structlog
 
 from executor.contract import Cause, Grammar
-from executor.grammar import Key, News, User
-from executor.grammar_frames import Alive, Compile, FrameError, Frames, Mask, Next, encode, word
-from executor.grammar_host import Worker
-from executor.grammar_worker_setup import Setup
+from executor.grammar.frames import Alive, Compile, FrameError, Frames, Mask, Next, encode, word
+from executor.grammar.host import Worker
+from executor.grammar.protocol import Key, News, User
+from executor.grammar.worker_setup import Setup
 
 STARTS_MAX: Final = 2
 """How often a process is asked for before its request is told that the fault is ours."""

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import torch
 
-from executor.grammar_seats import Seats
+from executor.grammar.seats import Seats
 from executor.sequence import Sequence
-from tests.executor.grammar_fakes import FakeGrammars, constrained
+from tests.executor.grammar.fakes import FakeGrammars, constrained
 
 KEY = (0, 1)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from executor.contract import Grammar, GrammarKind
-from executor.grammar_frames import (
+from executor.grammar.frames import (
     FRAME_BYTES_MAX,
     Alive,
     Compile,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from executor.choice import Ask, Choice
 from executor.contract import Cause
-from executor.grammar import Grammars, News, NoGrammars
+from executor.grammar.protocol import Grammars, News, NoGrammars
 from executor.sampler import sample
 from executor.sequence import Key, Sequence
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from executor.contract import Cause, Grammar, GrammarKind, Submit
 from executor.engine import Engine
-from executor.grammar import Grammars, Key, News, User
+from executor.grammar.protocol import Grammars, Key, News, User
 from executor.settings import Settings
 from tests.executor.fakes import Clock, FakeRunner, Harness, job
 

@@ -9,7 +9,7 @@ import pytest
 from executor.contract import Cause, Sampling
 from executor.settings import Settings
 from tests.executor.fakes import FakeRunner, job
-from tests.executor.grammar_fakes import END, FakeGrammars, constrained, house_with
+from tests.executor.grammar.fakes import END, FakeGrammars, constrained, house_with
 
 PLACES = ((3, 4), (5,), (6, 7, 8))
 WARM = Sampling(temperature=1.5, seed=3)

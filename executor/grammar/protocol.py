@@ -1,6 +1,6 @@
 """What the engine asks of grammars: open one, hear whether it compiles, and which tokens may come next.
 
-`grammar_desk.Desk` does it in processes of their own; `NoGrammars` refuses; the tests have theirs.
+`grammar.desk.Desk` does it in processes of their own; `NoGrammars` refuses; the tests have theirs.
 Refuses to know: what a grammar says, logits, processes.
 """
 

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from executor.grammar_worker_setup import EXIT_TOKENIZER, Setup
+from executor.grammar.worker_setup import EXIT_TOKENIZER, Setup
 
 HIRE_EVERY_S: Final = 1.0
 _ROOT: Final = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ class Worker:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "executor.grammar_worker", str(theirs.fileno())],
+                    [sys.executable, "-m", "executor.grammar.worker", str(theirs.fileno())],
                     cwd=_ROOT,
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,

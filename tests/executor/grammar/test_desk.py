@@ -19,12 +19,12 @@ import pytest
 
 from executor.contract import Cause, Grammar, GrammarKind, Sampling
 from executor.echo import IM_END, VOCAB_SIZE, tokenizer_json
-from executor.grammar import Key, News
-from executor.grammar_desk import Desk
-from executor.grammar_worker_setup import Setup
+from executor.grammar.desk import Desk
+from executor.grammar.protocol import Key, News
+from executor.grammar.worker_setup import Setup
 from executor.settings import Settings
 from tests.executor.fakes import FakeRunner, Harness, job
-from tests.executor.grammar_fakes import house_with
+from tests.executor.grammar.fakes import house_with
 
 pytestmark = pytest.mark.slow
 
@@ -442,9 +442,9 @@ def test_in_little_memory_each_answer_is_valid_and_what_it_is_alone() -> None:
         while sum(said.cause is not None for said in lasts(house)) < wanted:
             assert monotonic() < give_up_s
             house.step()
-            if not house.engine.busy:
-                here.heard.wait(0.5)
-                here.heard.clear()
+            here.desk._poke_thread()
+            # all in step, or those that came first would be gone before the others need memory
+            here.until(lambda: all(map(here.desk.mask, house.engine._seqs)))
 
     def runner() -> FakeRunner:
         return FakeRunner(block_tokens=8, kv_blocks=24, vocab_size=VOCAB_SIZE, context_tokens=450)

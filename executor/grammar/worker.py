@@ -1,4 +1,4 @@
-"""`python -m executor.grammar_worker FD`: the process from which a process for each grammar is forked.
+"""`python -m executor.grammar.worker FD`: the process from which a process for each grammar is forked.
 
 It reads the tokenizer once and then waits for sockets; for each one it forks.  The child compiles one
 grammar and answers with one mask after another, within limits that the kernel keeps: processor time
@@ -27,10 +27,10 @@ from typing import Final
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
-from executor import grammar_source
-from executor.grammar_frames import Alive, Compile, Frames, Mask, Next, Refused, Word, encode, order
-from executor.grammar_source import BadGrammar
-from executor.grammar_worker_setup import EXIT_TOKENIZER, Setup
+from executor.grammar import source
+from executor.grammar.frames import Alive, Compile, Frames, Mask, Next, Refused, Word, encode, order
+from executor.grammar.source import BadGrammar
+from executor.grammar.worker_setup import EXIT_TOKENIZER, Setup
 
 SETUP_BYTES_MAX: Final = 64 * 2**20
 NICE: Final = 10
@@ -177,10 +177,10 @@ def serve(
 
 def compiled(tokenizer: LLTokenizer, said: Compile) -> tuple[LLMatcher, Mask]:
     """Raises BadGrammar."""
-    text = grammar_source.source(said.grammar)
-    matcher = LLMatcher(tokenizer, text, log_level=0, limits=grammar_source.LIMITS)
+    text = source.source(said.grammar)
+    matcher = LLMatcher(tokenizer, text, log_level=0, limits=source.LIMITS)
     if matcher.is_error():
-        raise BadGrammar(grammar_source.reason(matcher.get_error()))
+        raise BadGrammar(source.reason(matcher.get_error()))
     mask = matcher.compute_bitmask()
     if matcher.is_error():
         complex_ = matcher.stop_reason() in {"ParserTooComplex", "LexerTooComplex"}
