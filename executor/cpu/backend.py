@@ -30,7 +30,7 @@ from .torch_ops import TorchOps
 
 KV_BYTES_DEFAULT: Final = 1 << 30
 KV_SEQUENCES_MAX: Final = 64  # by default no more than this many full contexts
-MEMORY_MARGIN: Final = 1.1
+MEMORY_MARGIN: Final = 1.25  # a tied table is kept twice, as rows and as the head's strips
 WARM_TOKENS: Final = 128
 
 _log = structlog.get_logger()

@@ -32,6 +32,7 @@ from .linear import Space, SwitchingLinear, choose
 from .plan import NativePlan, make_native_plan
 from .sampling import sample_natively
 
+BYTES_BOTH = 3.5  # a weight, in both layouts
 HEAD_MULTIPLE, HEAD_MAX, GROUP_MAX = 32, 256, 48
 
 
@@ -69,7 +70,7 @@ class NativeOps:
     memory: tuple[NDArray[np.uint16], ...]  # a layer: (blocks, 2 · kv_heads · 32 · head_dim), bf16
     space: Space
     linears: list[SwitchingLinear]  # all of them, to be measured
-    invariant: bool
+    keeps_blocks: bool  # of 4 or 8 bits, as the file has them, beside the strips
     tiles: bool  # the processor's matrix tiles may be used
 
     @property
@@ -97,8 +98,7 @@ class NativeOps:
 
     @property
     def wants_blocks(self) -> bool:
-        """A row's result does not depend on the other rows, but on the layout: `invariant` has one."""
-        return not self.invariant
+        return self.keeps_blocks
 
     def warm(self, decode: Callable[[int], None]) -> None:
         by_shape: dict[tuple[int, int], list[SwitchingLinear]] = {}
@@ -223,7 +223,9 @@ def make_native_ops(
     invariant: bool,
 ) -> NativeOps:
     """`ropes`: frequencies, one each.  The kernels have threads of their own; torch's would only spin
-    beside them, so torch keeps one."""
+    beside them, so torch keeps one.  A row's result does not depend on the other rows, but on the layout
+    and the unit that multiplied it: `invariant` has one of each."""
+    free = machine.available_bytes()
     tiles = not invariant and machine.has_amx() and bool(library.lockgate_amx_allowed())
     library.lockgate_threads(threads)
     torch.set_num_threads(1)
@@ -239,7 +241,7 @@ def make_native_ops(
         memory=_memory(config, kv_blocks),
         space=Space(),
         linears=[],
-        invariant=invariant,
+        keeps_blocks=not invariant and (free is None or free > config.parameters * BYTES_BOTH),
         tiles=tiles,
     )
 
