@@ -64,7 +64,7 @@ MACHINES = st.builds(Rates, st.floats(5e6, 5e7), st.floats(1e4, 5e6), st.floats(
 
 @settings(max_examples=12, deadline=None, derandomize=True, database=None)
 @given(MACHINES, st.integers(1, 16), st.integers(0, 2**32), st.sampled_from((0, 1, 2, 3)))
-def test_whatever_the_guesses_are_worth_a_minute_is_hardly_longer(
+def test_whatever_the_guesses_are_worth_time_is_hardly_longer(
     truth: Rates, rows: int, seed: int, kind: int
 ) -> None:
     """They hold whenever they are not run, or sometimes, or for a while and then not."""
@@ -76,7 +76,7 @@ def test_whatever_the_guesses_are_worth_a_minute_is_hardly_longer(
         lambda step, _guess, run: not run or (step // 5 % 2 == 0 and rng.random() < 0.9),
     ]
     measured_ns, plain_ns, _ = live(truth, rows, adversary[kind], MINUTE_NS / 10, rng)
-    assert measured_ns <= 1.02 * plain_ns + 0.01 * MINUTE_NS / 10
+    assert measured_ns <= 1.02 * plain_ns
 
 
 def test_hopeless_guesses_cost_a_percent_of_a_minute_and_good_ones_pay() -> None:
