@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import datetime as dt
 import tempfile
 from collections.abc import Callable, Sequence
@@ -17,10 +18,12 @@ from tests.bench.machine import Machine, this_machine
 from tests.bench.options import load_of, print_json, say, server_of, subject_of
 from tests.bench.peer import HttpPeer, Peer
 from tests.bench.peers import OURS, Against, Compared, Seen, compared, faults_of, take_turns
+from tests.bench.processes import busy_s
 from tests.bench.runs import Load, Round, one_round, shape_of
 from tests.bench.server import REPOSITORY, default_model
 from tests.bench.show import columns, table
 
+NEIGHBOURS_S, NEIGHBOURS_CORES_MAX = 2.0, 0.1
 README = "tests/bench/README.md"
 
 
@@ -117,6 +120,11 @@ async def _run(options: argparse.Namespace, load: Load, model: Path, found: Sequ
             server.__exit__()
 
     async def limits() -> Limits:
+        before = busy_s()
+        await asyncio.sleep(NEIGHBOURS_S)  # all peers are at rest, and so are we
+        others = (busy_s() - before) / NEIGHBOURS_S
+        if others > NEIGHBOURS_CORES_MAX:
+            say(options, f"others have {others:.2f} cores: what is measured now does not count")
         return await measured_apart(model, options.threads)
 
     return await take_turns(

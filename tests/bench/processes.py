@@ -25,6 +25,12 @@ class Cost:
             return cls(times.user + times.system, process.memory_info().rss / 2**20)
 
 
+def busy_s() -> float:
+    """CPU seconds that all processes together have used since the machine started."""
+    times = psutil.cpu_times()
+    return float(sum(times[:3]) + sum(times[5:8]))  # user, nice, system; irq, softirq, steal
+
+
 def alive(pid: int) -> bool:
     """A zombie is not."""
     try:

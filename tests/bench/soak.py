@@ -14,43 +14,23 @@ import asyncio
 import math
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.bench.admin import Status, Used, until_idle
-from tests.bench.load import Shape, ask, closed_loop
-from tests.bench.processes import Cost
-from tests.bench.scenarios import IDLE_S_MAX, USER, hang_up
+from tests.bench.load import Shape, closed_loop
+from tests.bench.mixed_load import USUAL, Ends, Mix, Tally, has_structure, mixed, widest
+from tests.bench.processes import Cost, busy_s
+from tests.bench.scenarios import IDLE_S_MAX, USER
 from tests.bench.server import Site
 from tests.bench.trend import Trend, trend
 from tests.bench.wire import Client, Endpoint
 
 RSS_MIB_MIN, RSS_SHARE = 8.0, 0.03  # growth that passes, whichever is more
 STEP_SHARE = 0.10
+OTHERS_CORES_MAX = 0.1  # on average; beside busier neighbours a step time says nothing
 SETTLE_SHARE = 1 / 6  # of the samples: caches fill, the step-time model learns
 WINDOW_S_MAX = 300.0  # a window's last answers included
-SCHEMA: Mapping[str, object] = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 12}, "count": {"type": "integer"}},
-    "required": ["name", "count"],
-    "additionalProperties": False,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """What is asked.  `words`: prompts are text, for a model whose vocabulary is small."""
-
-    streams: int = 12
-    input_max: int = 384
-    output_max: int = 96
-    abort_share: float = 0.2
-    structured_share: float = 0.15
-    words: bool = False
-    probe_streams: int = 8
-    probe_input: int = 32
-    probe_output: int = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +44,7 @@ class Sample:
     gateway_mib: float
     executor_mib: float
     step_ms: float  # of the probe
+    others_cores: float  # what processes that are not ours had meanwhile
     idle_s: float | None
 
 
@@ -79,29 +60,12 @@ class Soaked:
     faults: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _Tally:
-    requests: int = 0
-    hung_up: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    at_s: float
-    clock_s: Callable[[], float]
-
-    @property
-    def come(self) -> bool:
-        return self.clock_s() >= self.at_s
-
-
 async def soak(
     site: Site,
     *,
     seconds: float,
     window_s: float = 60.0,
-    mix: Mix = Mix(),
+    mix: Mix = USUAL,
     seed: int = 1,
     clock_s: Callable[[], float] = time.perf_counter,
     say: Callable[[Sample], None] = lambda _: None,
@@ -111,28 +75,28 @@ async def soak(
     rng = random.Random(seed)
     client = Client(Endpoint.parse(site.base_url), site.tokens[USER])
     first = await site.admin.status()
-    structured = await _has_structure(client, site.model, mix, seed)
-    await _widest(client, site.model, mix, seed)
+    structured = await has_structure(client, site.model, mix, seed)
+    await widest(client, site.model, mix, seed)
     client.close()
     await until_idle(site.admin, idle_tasks=first.tasks, deadline_s=IDLE_S_MAX)
     begun_s = clock_s()
     before, ran_before = await site.admin.usage(), await site.admin.executed()
     samples: list[Sample] = []
     faults: list[str] = []
-    tally, ran = _Tally(), ran_before
+    tally, ran = Tally(), ran_before
     while (at_s := clock_s() - begun_s) < seconds:
         asked = (tally.requests, tally.hung_up)
         until_s = begun_s + min(seconds, at_s + window_s)
         name = f"soak/{seed}/{len(samples)}"
         async with asyncio.timeout(window_s + WINDOW_S_MAX):
-            ends = _Ends(until_s, clock_s)
-            await _mixed(client, site.model, mix, name, rng, tally, ends, structured=structured)
+            ends = Ends(until_s, clock_s)
+            await mixed(client, site.model, mix, name, rng, tally, ends, structured=structured)
         client.close()  # idle connections are tasks over there
         idle_s, left = await until_idle(site.admin, idle_tasks=first.tasks, deadline_s=IDLE_S_MAX)
         at_min = (clock_s() - begun_s) / 60
         faults += [f"minute {at_min:.1f}: {n} {what} left over" for what, n in left.items()]
         generated = (await site.admin.executed()).generated_tokens - ran.generated_tokens
-        step_ms = await _probe(site, client, mix, name)
+        step_ms, others = await _probe(site, client, mix, name, _pids(first))
         ran = await site.admin.executed()
         status = await site.admin.status()
         samples.append(
@@ -144,6 +108,7 @@ async def soak(
                 gateway_mib=Cost.of(status.pid).rss_mib,
                 executor_mib=_rss(status),
                 step_ms=step_ms,
+                others_cores=others,
                 idle_s=idle_s,
             )
         )
@@ -191,6 +156,8 @@ def rises(samples: Sequence[Sample], trends: Mapping[str, Trend | None]) -> list
     found = []
     for name, each in trends.items():
         assert each is not None
+        if name == "step_ms" and others_cores(samples) > OTHERS_CORES_MAX:
+            continue
         most = STEP_SHARE * each.mean
         if name != "step_ms":
             most = max(RSS_MIB_MIN, RSS_SHARE * each.mean)
@@ -200,6 +167,14 @@ def rises(samples: Sequence[Sample], trends: Mapping[str, Trend | None]) -> list
                 f"± {each.error:.3f}); at most {most:.2f}"
             )
     return found
+
+
+def others_cores(samples: Sequence[Sample]) -> float:
+    return sum(each.others_cores for each in samples) / len(samples)
+
+
+def _pids(status: Status) -> list[int]:
+    return [pid for pid in (status.pid, status.executor.pid) if pid is not None]
 
 
 def _lives(first: Status, now: Status, at_min: float) -> list[str]:
@@ -215,82 +190,14 @@ def _rss(status: Status) -> float:
     return Cost.of(status.executor.pid).rss_mib
 
 
-async def _has_structure(client: Client, model: str, mix: Mix, seed: int) -> bool:
-    """Whether the server takes `response_format`."""
-    shape = _structured(Shape(model, 8, 48, words=mix.words))
-    return (await ask(client, shape, f"soak/{seed}/structure")).status == 200
-
-
-def _structured(shape: Shape) -> Shape:
-    form = {"name": "soak", "schema": SCHEMA, "strict": True}
-    extra = {"response_format": {"type": "json_schema", "json_schema": form}, "ignore_eos": False}
-    return Shape(
-        shape.model,
-        shape.input_tokens,
-        shape.output_tokens,
-        words=shape.words,
-        extra=extra,
-        exact=False,
-    )
-
-
-async def _widest(client: Client, model: str, mix: Mix, seed: int) -> None:
-    """All streams at once at full length, so that all memory they can need was touched."""
-    shape = Shape(model, mix.input_max, mix.output_max, words=mix.words)
-    asks = [ask(client, shape, f"soak/{seed}/widest/{each}") for each in range(mix.streams)]
-    async with asyncio.timeout(WINDOW_S_MAX):
-        await asyncio.gather(*asks)
-
-
-async def _mixed(
-    client: Client,
-    model: str,
-    mix: Mix,
-    name: str,
-    rng: random.Random,
-    tally: _Tally,
-    ends: _Ends,
-    *,
-    structured: bool,
-) -> None:
-    """`streams` workers, each with one request after the other until the window ends."""
-
-    async def worker() -> None:
-        while not ends.come:
-            seed = f"{name}/{tally.requests}"
-            tally.requests += 1
-            shape, lot = _drawn(model, mix, rng), rng.random()
-            if lot < mix.abort_share:
-                tally.hung_up += 1
-                await hang_up(client, shape, seed, after=rng.randrange(-1, 16), rng=rng)
-                continue
-            if structured and lot < mix.abort_share + mix.structured_share:
-                shape = _structured(shape)
-            answer = await ask(client, shape, seed)
-            if answer.error is not None:
-                tally.errors[answer.error] += 1
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(mix.streams):
-            group.create_task(worker())
-
-
-def _drawn(model: str, mix: Mix, rng: random.Random) -> Shape:
-    """Lengths by their logarithm: many short ones, some long."""
-
-    def length(most: int) -> int:
-        return max(1, round(math.exp(rng.uniform(0, math.log(most)))))
-
-    temperature = rng.choice((0.0, 0.0, 0.7, 1.0))
-    extra: dict[str, object] = {"temperature": temperature, "seed": rng.randrange(2**31)}
-    if temperature:
-        extra["top_p"] = rng.choice((1.0, 0.9))
-    return Shape(model, length(mix.input_max), length(mix.output_max), words=mix.words, extra=extra)
-
-
-async def _probe(site: Site, client: Client, mix: Mix, name: str) -> float:
-    """Always the same work: what the executor itself measured, a step."""
-    before = await site.admin.executed()
+async def _probe(
+    site: Site, client: Client, mix: Mix, name: str, pids: Sequence[int]
+) -> tuple[float, float]:
+    """Always the same work: milliseconds a step as the executor measured it, and how many cores
+    processes other than these and ourselves had meanwhile."""
+    before, ours, busy, begun_s = (
+        await site.admin.executed(), _cpu_s(pids), busy_s(), time.perf_counter(),
+    )  # fmt: skip
     shape = Shape(site.model, mix.probe_input, mix.probe_output, words=mix.words)
     await closed_loop(
         [client],
@@ -301,6 +208,12 @@ async def _probe(site: Site, client: Client, mix: Mix, name: str) -> float:
         deadline_s=WINDOW_S_MAX,
     )
     await until_idle(site.admin, deadline_s=IDLE_S_MAX)
+    others_s = busy_s() - busy - (_cpu_s(pids) - ours)
     after = await site.admin.executed()
     steps = after.steps - before.steps
-    return 1000 * (after.device_s - before.device_s) / steps if steps else 0.0
+    step_ms = 1000 * (after.device_s - before.device_s) / steps if steps else 0.0
+    return step_ms, max(0.0, others_s / (time.perf_counter() - begun_s))
+
+
+def _cpu_s(pids: Sequence[int]) -> float:
+    return time.process_time() + sum(Cost.of(pid).cpu_s for pid in pids)

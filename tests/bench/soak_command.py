@@ -9,9 +9,10 @@ from typing import Any
 import uvloop
 
 from tests.bench.machine import this_machine
+from tests.bench.mixed_load import Mix
 from tests.bench.options import print_json, say, server_of
 from tests.bench.server import REPOSITORY
-from tests.bench.soak import Mix, Sample, Soaked, soak
+from tests.bench.soak import OTHERS_CORES_MAX, Sample, Soaked, others_cores, soak
 
 WINDOWS_MIN = 9
 WINDOW_S = 60.0
@@ -42,14 +43,15 @@ def run(options: argparse.Namespace) -> int:
     return 1 if seen.faults else 0
 
 
-HEAD = "  minute  requests  hung up   tokens  gateway MiB  executor MiB  step ms  idle after s"
+HEAD = "  minute  requests  hung up   tokens  gateway MiB  executor MiB  step ms  others cores  idle after s"
 
 
 def line(sample: Sample) -> str:
     idle = "never" if sample.idle_s is None else f"{sample.idle_s:.2f}"
     return (
         f"{sample.at_min:8.2f}  {sample.requests:8d}  {sample.hung_up:7d}  {sample.generated:7d}"
-        f"  {sample.gateway_mib:11.1f}  {sample.executor_mib:12.1f}  {sample.step_ms:7.2f}  {idle:>12}"
+        f"  {sample.gateway_mib:11.1f}  {sample.executor_mib:12.1f}  {sample.step_ms:7.2f}"
+        f"  {sample.others_cores:12.2f}  {idle:>12}"
     )
 
 
@@ -64,6 +66,8 @@ def verdict(seen: Soaked) -> list[str]:
                 f"{name}: mean {each.mean:.2f}, slope {each.slope:+.4f} ± {each.error:.4f} a minute, "
                 f"{each.growth:+.2f} over {each.points} samples"
             )
+    if (others := others_cores(seen.samples)) > OTHERS_CORES_MAX:
+        found.append(f"step_ms is not judged: other processes had {others:.2f} cores meanwhile")
     found += [f"FAULT: {fault}" for fault in seen.faults]
     return found if seen.faults else [*found, "all holds"]
 

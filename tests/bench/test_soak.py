@@ -10,8 +10,9 @@ import pytest
 
 from tests.bench import soak as module
 from tests.bench.fake import Fake, Flaws, running
+from tests.bench.mixed_load import Mix
 from tests.bench.server import Server
-from tests.bench.soak import Mix, Sample, Soaked, rises, soak, trends_of
+from tests.bench.soak import Sample, Soaked, rises, soak, trends_of
 from tests.bench.soak_command import verdict
 from tests.bench.trend import trend
 from tests.models import write_tiny_llama
@@ -59,7 +60,11 @@ def test_answers_that_end_early_are_found() -> None:
 
 
 def samples(
-    *, executor_a_minute: float = 0.0, step_a_minute: float = 0.0, noise: float = 0.0
+    *,
+    executor_a_minute: float = 0.0,
+    step_a_minute: float = 0.0,
+    noise: float = 0.0,
+    others_cores: float = 0.0,
 ) -> Iterator[Sample]:
     for minute in range(1, 61):
         jitter = noise * (-1) ** minute
@@ -71,6 +76,7 @@ def samples(
             gateway_mib=150.0 + jitter,
             executor_mib=600.0 + executor_a_minute * minute + jitter,
             step_ms=20.0 + step_a_minute * minute + jitter,
+            others_cores=others_cores,
             idle_s=0.1,
         )
 
@@ -89,6 +95,12 @@ def test_memory_that_grows_is_found_and_steps_that_slow_down() -> None:
     assert "at most 1" in fault
     (fault,) = faults(list(samples(step_a_minute=0.1, noise=1.0)))
     assert fault.startswith("step_ms rises by ")
+
+
+def test_a_step_time_beside_busy_neighbours_is_not_judged() -> None:
+    slower = list(samples(step_a_minute=0.1, others_cores=0.5))
+    assert faults(slower) == []
+    assert "executor_mib" in faults(list(samples(executor_a_minute=1.0, others_cores=0.5)))[0]
 
 
 def test_what_grows_while_it_settles_is_no_leak() -> None:
@@ -116,7 +128,7 @@ def test_a_line_is_found_with_its_error() -> None:
 
 
 def test_a_small_model_for_a_while(tmp_path: Path) -> None:
-    """The whole line, for real.  How fast steps are is not judged here: others share the machine."""
+    """The whole line, for real.  How fast steps are is not judged here: tests are not alone."""
     tiny = write_tiny_llama(tmp_path / "tiny", max_position_embeddings=8192)
     mix = Mix(streams=8, input_max=24, output_max=32, words=True, probe_input=8)
     with Server.prepare(model_path=str(tiny), threads=1) as server:
