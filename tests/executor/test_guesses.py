@@ -13,6 +13,8 @@ from executor.sequence import Sequence
 from executor.settings import Settings
 from tests.executor.fakes import FREE, GREEDY, Clock, FakeRunner, Harness, job
 
+pytestmark = pytest.mark.slow  # the whole run's: the fast subset stays below half a minute
+
 HABITS = 6.0
 SAMPLINGS = {
     "greedy": GREEDY,

@@ -24,6 +24,8 @@ from executor.model.hf_directory import open_hf_directory
 from executor.model_runner import load
 from tests.models import write_json, write_tiny_gguf, write_tiny_llama
 
+pytestmark = pytest.mark.slow  # the whole run's: the fast subset stays below half a minute
+
 EXTREMES = (0, 1, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 63, (1 << 64) - 1)
 OPENING_BYTES_MAX = 16 << 20  # of a file of 400 KB
 

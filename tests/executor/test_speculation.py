@@ -3,11 +3,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.cost import Rates, Share, StepTimes
 from executor.speculation import HOPE_MAX, PURSE_NS, Hope, Outcome, Purse
+
+pytestmark = pytest.mark.slow  # the whole run's: the fast subset stays below half a minute
 
 SMALL = Rates(step_ns=8e6, token_ns=4e5, token_context_ns=20.0)
 MINUTE_NS = 60e9

@@ -7,6 +7,8 @@ import torch
 
 from executor.kernels import device
 
+pytestmark = pytest.mark.slow  # the whole run's: the fast subset stays below half a minute
+
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:

@@ -14,6 +14,8 @@ from executor.kernels.places import BLOCK_TOKENS
 from executor.kernels.step import CudaStep, Room, Staging, make_step
 from executor.model.config import ModelConfig, Rope
 
+pytestmark = pytest.mark.slow  # the whole run's: the fast subset stays below half a minute
+
 ROOM = Room(
     heads=6,
     kv_heads=2,

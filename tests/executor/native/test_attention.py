@@ -13,6 +13,8 @@ from torch import Tensor
 
 from .attention_kit import BLOCK, Bench, Case, drawn
 
+pytestmark = pytest.mark.slow  # the whole run's: the fast subset stays below half a minute
+
 Shape = Sequence[tuple[int, int]]  # (start, tokens) a row
 NAN = float("nan")
 

@@ -22,6 +22,8 @@ from executor.decoder import Decoder
 from executor.model_runner import load
 from tests.models import write_tiny_llama
 
+pytestmark = pytest.mark.slow  # the whole run's: the fast subset stays below half a minute
+
 ABLE = build._able
 
 

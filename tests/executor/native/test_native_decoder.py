@@ -20,7 +20,7 @@ from tests.executor.families import write_family
 from tests.executor.test_cpu_runner import PROMPTS, alone, crowded
 from tests.models import write_tiny_llama
 
-pytestmark = pytest.mark.usefixtures("kernels")
+pytestmark = [pytest.mark.usefixtures("kernels"), pytest.mark.slow]
 BLOCKS = [7, 2, 9, 4, 11]
 
 
