@@ -8,6 +8,7 @@ load while the listeners already answer `/ready` with 503), listeners.  Stopping
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -127,6 +128,8 @@ async def _serve(settings: Settings) -> None:
             if development is not None:
                 development.announce(bound, models=list(house.deployments))
 
+        gc.collect()
+        gc.freeze()  # the house is no garbage: full rounds come sooner, and look at requests alone
         await listen.serve(
             listeners(settings, house),
             shutdown=switch.shutdown,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from executor.echo import EchoExecutor
+from gateway import bootstrap, listen
 from gateway.bootstrap import (
     DevelopmentState,
     Switch,
@@ -17,6 +21,7 @@ from gateway.bootstrap import (
     refuse_development_state,
     renew,
 )
+from gateway.house import House
 from gateway.settings import Mode, development
 from security.dev_issuer import open_dev_issuer
 from tests.gateway.inhouse import CHAT, chat_body, inhouse
@@ -116,3 +121,31 @@ def test_production_never_opens_the_state_of_development(tmp_path: Path) -> None
     refuse_development_state(played)
     with pytest.raises(DevelopmentState, match="of their own"):
         refuse_development_state(msgspec.structs.replace(played, mode=Mode.PRODUCTION))
+
+
+def test_the_collector_leaves_the_house_alone_before_anything_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def noted(name: str) -> Callable[[], None]:
+        return lambda: done.append(name)
+
+    async def serve(*_: object, **__: object) -> None:
+        done.append("serve")
+
+    async def run() -> None:
+        async with inhouse(tmp_path) as home:
+
+            @asynccontextmanager
+            async def opened(*_: object) -> AsyncIterator[tuple[House, None]]:
+                yield home.house, None
+
+            monkeypatch.setattr(bootstrap, "opened", opened)
+            monkeypatch.setattr(listen, "serve", serve)
+            collector = SimpleNamespace(collect=noted("collect"), freeze=noted("freeze"))
+            monkeypatch.setattr(bootstrap, "gc", collector)
+            await bootstrap._serve(development(state_dir=tmp_path))
+
+    asyncio.run(run())
+    assert done == ["collect", "freeze", "serve"]
