@@ -1,6 +1,6 @@
 """The C++ kernels: compiled once for this machine by the compiler it has, then loaded.
 
-Built at the first start, in seconds, into a folder of mode 0700 of this user, under a name that is
+Built at the first start, in some ten seconds, into a folder of mode 0700 of this user, under a name that is
 the digest of sources and flags; `python -m executor.cpu.native.build` does the same ahead
 of time, for an image without a compiler.  Where there is no compiler, or the processor lacks AVX-512
 with bf16, `library` says why and the torch backend serves alone.
