@@ -104,7 +104,7 @@ class Backend(Protocol[S]):
         ...
 
     def embed(self, step: S) -> Tensor:
-        """The residual stream before the first layer, scaled as the model wants."""
+        """Rows of the embedding: the residual stream before the first layer."""
         ...
 
     def add_norm(

@@ -27,6 +27,7 @@ class Decoder(Generic[S]):
     norm: Tensor
     head: Linear
     context_tokens: int
+    embedding_scale: float  # as `weights.embedding_scale` rounds it
 
     @property
     def block_tokens(self) -> int:
@@ -53,6 +54,8 @@ class Decoder(Generic[S]):
     def _forward(self, step: S) -> Tensor:
         ops = self.backend
         x = ops.embed(step)
+        if self.embedding_scale != 1.0:
+            x.mul_(self.embedding_scale)
         last = self.layers[-1]
         delta: Tensor | None = None
         after: Tensor | None = None

@@ -24,7 +24,13 @@ from executor.draft import GUESSES_MAX
 from executor.model.config import ModelConfig
 from executor.model.errors import ModelError
 from executor.model.source import ModelSource
-from executor.model.weights import OuterWeights, head_blocks, layer_weights, outer_weights
+from executor.model.weights import (
+    OuterWeights,
+    embedding_scale,
+    head_blocks,
+    layer_weights,
+    outer_weights,
+)
 
 __all__ = ["ModelError", "Progress", "load"]
 
@@ -144,6 +150,7 @@ def _built(
             norm=place.put(outer.norm),
             head=ops.head(outer.head, blocks),
             context_tokens=context,
+            embedding_scale=embedding_scale(source.config, outer.embedding.dtype),
         )
 
 

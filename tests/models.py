@@ -15,6 +15,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
+from executor.model.config import ModelConfig, Rope
+
 MODELS = Path(__file__).resolve().parents[1] / "var" / "models"
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
@@ -29,6 +31,19 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+LLAMA_8B = ModelConfig(
+    vocab_size=128_256,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    layers=32,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    norm_eps=1e-5,
+    ropes=(Rope(),),
+    context_tokens=131_072,
+    tied=False,
+)
 _CORPUS = ("the lock gate opens when the water stands level", "12 boats wait; 3 pass — ça va, 水門")
 
 

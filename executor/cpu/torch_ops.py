@@ -19,7 +19,7 @@ from executor.batch import Batch
 from executor.choice import Ask, Choice
 from executor.model.config import Activation, ModelConfig
 from executor.model.source import QuantBlocks
-from executor.model.weights import LayerWeights, embedding_scale
+from executor.model.weights import LayerWeights
 from executor.sampler import sample
 
 from .attention import attend
@@ -95,9 +95,7 @@ class TorchOps:
             self.kv.zero(blocks)
 
     def embed(self, step: Plan) -> Tensor:
-        x = functional.embedding(step.token_ids, self.embedding).float()
-        scale = embedding_scale(self.config, self.embedding.dtype)
-        return x if scale == 1.0 else x.mul_(scale)
+        return functional.embedding(step.token_ids, self.embedding).float()
 
     def add_norm(
         self, x: Tensor, delta: Tensor | None, after: Tensor | None, weight: Tensor

@@ -21,7 +21,7 @@ from executor.choice import Ask, Choice
 from executor.contract import Sampling
 from executor.model.config import ModelConfig
 from executor.model.source import QuantBlocks
-from executor.model.weights import LayerWeights, embedding_scale
+from executor.model.weights import LayerWeights
 
 from . import plan
 from .attention import attend
@@ -150,9 +150,7 @@ class TritonBackend:
         for at, (rope, each) in enumerate(zip(self.config.ropes, self.frequencies, strict=True)):
             out = self.turned[at, : len(step.token_ids)]
             turns(step.places.positions, each, out, rope.attention_factor)
-        x = functional.embedding(step.token_ids, self.embedding).float()
-        scale = embedding_scale(self.config, self.embedding.dtype)
-        return x if scale == 1.0 else x.mul_(scale)
+        return functional.embedding(step.token_ids, self.embedding).float()
 
     def add_norm(
         self, x: Tensor, delta: Tensor | None, after: Tensor | None, weight: Tensor

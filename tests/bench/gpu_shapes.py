@@ -201,7 +201,7 @@ def random_model(
             for number in range(config.layers)
         )
         head = backend.head(matrix(config.vocab_size, hidden))
-    model = Decoder(config, backend, layers, norm, head, config.context_tokens)
+    model = Decoder(config, backend, layers, norm, head, config.context_tokens, 1.0)
 
     def decode(rows: int) -> None:
         model.run(decodes(rows, 1))

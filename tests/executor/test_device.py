@@ -24,30 +24,16 @@ from executor.draft import GUESSES_MAX
 from executor.kernels import backend, device
 from executor.kernels.backend import CudaDevice, refusal
 from executor.kernels.memory import fixed_bytes
-from executor.model.config import ModelConfig, Rope
 from executor.model.errors import ModelError
 from executor.model_runner import DTYPES, load
 from executor.settings import Settings
 from tests.executor.fakes import FREE, FakeRunner, Harness, job
-from tests.models import write_tiny_llama
+from tests.models import LLAMA_8B, write_tiny_llama
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
 BF16 = torch.bfloat16
 BOUNDS = StepBounds(rows=64, prompt_tokens=2048, guesses=GUESSES_MAX)
-LLAMA_8B = ModelConfig(
-    vocab_size=128_256,
-    hidden_size=4096,
-    intermediate_size=14_336,
-    layers=32,
-    heads=32,
-    kv_heads=8,
-    head_dim=128,
-    norm_eps=1e-5,
-    ropes=(Rope(),),
-    context_tokens=131_072,
-    tied=False,
-)
 BLOCK_BYTES = LLAMA_8B.kv_bytes_per_token(2) * 32
 
 

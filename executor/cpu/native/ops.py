@@ -26,7 +26,7 @@ from executor.cpu import machine
 from executor.cpu.kv import BLOCK_TOKENS
 from executor.model.config import Activation, ModelConfig
 from executor.model.source import QuantBlocks
-from executor.model.weights import LayerWeights, embedding_scale
+from executor.model.weights import LayerWeights
 
 from .linear import Space, SwitchingLinear, choose
 from .plan import NativePlan, make_native_plan
@@ -139,9 +139,7 @@ class NativeOps:
             return forward(step)
 
     def embed(self, step: NativePlan) -> Tensor:
-        x = functional.embedding(step.token_ids, self.embedding).float()
-        scale = embedding_scale(self.config, self.embedding.dtype)
-        return x if scale == 1.0 else x.mul_(scale)
+        return functional.embedding(step.token_ids, self.embedding).float()
 
     def add_norm(
         self, x: Tensor, delta: Tensor | None, after: Tensor | None, weight: Tensor

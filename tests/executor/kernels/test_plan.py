@@ -12,7 +12,7 @@ from executor.kernels import plan
 from executor.kernels.memory import kv_blocks_that_fit, step_bytes
 from executor.kernels.places import BLOCK_TOKENS
 from executor.kernels.step import CudaStep, Room, Staging, make_step
-from executor.model.config import ModelConfig, Rope
+from tests.models import LLAMA_8B
 
 pytestmark = pytest.mark.slow  # the whole run's: the fast subset stays below half a minute
 
@@ -156,21 +156,6 @@ def test_the_largest_step_fits_and_a_larger_one_is_our_mistake() -> None:
     make_step(Batch(short), replace(ROOM, sizes=()), staging())
     with pytest.raises(AssertionError):
         make_step(Batch([row(513, 0)]), ROOM, staging())
-
-
-LLAMA_8B = ModelConfig(
-    vocab_size=128_256,
-    hidden_size=4096,
-    intermediate_size=14_336,
-    layers=32,
-    heads=32,
-    kv_heads=8,
-    head_dim=128,
-    norm_eps=1e-5,
-    ropes=(Rope(),),
-    context_tokens=131_072,
-    tied=False,
-)
 
 
 def test_memory_is_for_weights_steps_and_then_blocks() -> None:

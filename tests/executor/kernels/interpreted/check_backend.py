@@ -22,7 +22,7 @@ from executor.kernels.recordings import Recordings
 from executor.kernels.step import CudaStep
 from executor.model.config import Activation, LayerKind, ModelConfig, Rope, RopeKind
 from executor.model.rope import frequencies
-from executor.model.weights import LayerWeights
+from executor.model.weights import LayerWeights, embedding_scale
 
 BLOCKS = 24
 LLAMA = ModelConfig(
@@ -102,6 +102,7 @@ def decoder(config: ModelConfig, backend: Backend[S]) -> Decoder[S]:
             norm=torch.ones(config.hidden_size),
             head=backend.head(table(config)),
             context_tokens=config.context_tokens,
+            embedding_scale=embedding_scale(config, torch.float32),
         )
 
 
