@@ -1,6 +1,6 @@
 """What a step costs, learnt from the steps that were measured; who pays for it; how much fits.
 
-    T̂ = t0 + a·Σ new + b·Σ new·context          weight of a row: wᵢ = t0/n + xᵢ
+    T̂ = t0 + r·rows + a·Σ new + b·Σ new·context          weight of a row: wᵢ = t0/n + xᵢ
 
 wᵢ is the exact Shapley value of that fixed-plus-additive game (MONEY.md, "GPU rule").  The split of
 a *measured* step is in whole nanoseconds by largest remainder and adds up to it exactly.
@@ -11,10 +11,8 @@ Refuses to know: sequences, requests, clocks.  Pure but for `StepTimes`, which r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final, NamedTuple
-
-Vector = tuple[float, float, float]
 
 _KEEP: Final = 0.95  # a step's say fades with a half-life of about 14 steps
 _PULL: Final = 0.03
@@ -23,22 +21,29 @@ _FLOOR_NS: Final = 1_000.0
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The three coefficients, in nanoseconds.  Never negative."""
+    """The four coefficients, in nanoseconds.  Never negative.  `sequence_ns` is what a row costs
+    whatever its length: sampling above all."""
 
     step_ns: float
     token_ns: float
     token_context_ns: float
+    sequence_ns: float = 0.0
+
+    def tokens_ns(self, new: int, start: int) -> float:
+        """What `new` more tokens after `start` computed ones add to a row."""
+        return new * (self.token_ns + self.token_context_ns * (start + (new + 1) / 2))
 
     def row_ns(self, new: int, start: int) -> float:
         """xᵢ: what a row of `new` tokens after `start` computed ones adds to a step."""
-        return new * (self.token_ns + self.token_context_ns * (start + (new + 1) / 2))
+        return self.sequence_ns + self.tokens_ns(new, start)
 
 
-PESSIMIST: Final = Rates(step_ns=5e6, token_ns=1e6, token_context_ns=100.0)
+PESSIMIST: Final = Rates(step_ns=5e6, token_ns=1e6, token_context_ns=100.0, sequence_ns=1e5)
 """Before anything was measured: a slow machine, so the first chunk is short rather than long."""
 
 
-_SCALES: Final = (PESSIMIST.step_ns, PESSIMIST.token_ns, PESSIMIST.token_context_ns)
+_SCALES: Final = astuple(PESSIMIST)
+_TERMS: Final = len(_SCALES)
 """What makes the pull on each coefficient comparable; faster machines feel less of it."""
 
 
@@ -78,7 +83,7 @@ def attribute(total_ns: int, rows: Sequence[Share], rates: Rates) -> list[tuple[
     weights: list[int] = []
     for row in rows:
         meant = row.new - row.missed
-        missed = int(rates.row_ns(row.missed, row.start + meant)) if row.missed else 0
+        missed = int(rates.tokens_ns(row.missed, row.start + meant)) if row.missed else 0
         weight = 1 + int(fixed + rates.row_ns(meant, row.start))
         lost = weight * row.lost // meant
         weights += (weight - lost, lost + missed)
@@ -95,25 +100,25 @@ class StepTimes:
 
     def __init__(self, rates: Rates = PESSIMIST) -> None:
         self.rates = rates
-        self._products = [[0.0] * 3 for _ in range(3)]
-        self._moments = [0.0] * 3
+        self._products = [[0.0] * _TERMS for _ in range(_TERMS)]
+        self._moments = [0.0] * _TERMS
 
     def observe(self, rows: Sequence[Share], measured_ns: int) -> None:
         scale = max(float(measured_ns), _FLOOR_NS)
         new = sum(row.new for row in rows)
         context = sum(row.new * (row.start + (row.new + 1) / 2) for row in rows)
-        x = (1.0 / scale, new / scale, context / scale)
-        for i in range(3):
+        x = (1.0 / scale, new / scale, context / scale, len(rows) / scale)
+        for i in range(_TERMS):
             self._moments[i] = _KEEP * self._moments[i] + x[i]
             line = self._products[i]
-            for j in range(3):
+            for j in range(_TERMS):
                 line[j] = _KEEP * line[j] + x[i] * x[j]
         self.rates = self._solve()
 
     def _solve(self) -> Rates:
         """Solve (S + εD)·θ = r + εD·θ_last, dropping a coefficient that came out negative."""
-        last = (self.rates.step_ns, self.rates.token_ns, self.rates.token_context_ns)
-        used = [0, 1, 2]
+        last = astuple(self.rates)
+        used = list(range(_TERMS))
         while used:
             matrix, right = [], []
             for i in used:
@@ -125,7 +130,7 @@ class StepTimes:
             low = min(range(len(used)), key=lambda k: found[k])
             if found[low] >= 0:
                 theta = dict(zip(used, found, strict=True))
-                return Rates(theta.get(0, 0.0), theta.get(1, 0.0), theta.get(2, 0.0))
+                return Rates(*(theta.get(i, 0.0) for i in range(_TERMS)))
             del used[low]
         return self.rates
 
@@ -160,16 +165,17 @@ class TimeBudget:
         return granted
 
     def _affordable(self, start: int) -> int:
-        """The largest n with n·(a + b·(start + (n+1)/2)) ≤ what is left."""
-        if self._left_ns <= 0:
+        """The largest n with r + n·(a + b·(start + (n+1)/2)) ≤ what is left."""
+        left_ns = self._left_ns - self._rates.sequence_ns
+        if left_ns <= 0:
             return 0
         square = self._rates.token_context_ns / 2
         linear = self._rates.token_ns + self._rates.token_context_ns * (start + 0.5)
         if linear <= 0:
             return self._tokens_left
         # the citardauq form: no cancellation where the square term is tiny
-        root: float = (linear * linear + 4 * square * self._left_ns) ** 0.5
-        return int(min(2 * self._left_ns / (linear + root), self._tokens_left))
+        root: float = (linear * linear + 4 * square * left_ns) ** 0.5
+        return int(min(2 * left_ns / (linear + root), self._tokens_left))
 
 
 def _gauss(matrix: list[list[float]], right: list[float]) -> list[float]:

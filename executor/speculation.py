@@ -85,13 +85,13 @@ class Purse:
         self._rates, self._rows, self._left_ns = rates, rows, self.allowance_ns
         if _LOOKED * self._part_ns(0) < _LOOK_NS:
             return False
-        return HOPE_MAX * self._part_ns(0) > self.price * rates.row_ns(1, 0)
+        return HOPE_MAX * self._part_ns(0) > self.price * rates.tokens_ns(1, 0)
 
     def grant(self, start: int, rate: float, offered: int) -> int:
         """How many of the guesses `offered` to a row should be run; they are paid for."""
         granted, likely = 0, rate
         while granted < offered:
-            cost_ns = self.price * self._rates.row_ns(1, start + granted + 1)
+            cost_ns = self.price * self._rates.tokens_ns(1, start + granted + 1)
             if cost_ns > self._left_ns or likely * self._part_ns(start) <= cost_ns:
                 break
             self._left_ns -= cost_ns
@@ -101,7 +101,7 @@ class Purse:
     def settle(self, measured_ns: int, plain_ns: float, outcomes: list[Outcome]) -> None:
         """The step took `measured_ns` and would have taken about `plain_ns` without its guesses.
         The dearer of estimate and excess is charged; an excess beyond a whole step is an accident."""
-        estimated_ns = sum(self._rates.row_ns(each.run, each.start + 1) for each in outcomes)
+        estimated_ns = sum(self._rates.tokens_ns(each.run, each.start + 1) for each in outcomes)
         saved_ns = sum(each.held * self._part_ns(each.start) for each in outcomes)
         charged_ns = 0.0
         if estimated_ns > 0:
