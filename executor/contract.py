@@ -58,12 +58,33 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """A class of work and its terms.  `weight`: what a tenant's unit of weight counts for in it; None:
+    what others leave.  `reserved`: the part of time, slots and KV memory kept free for it.  `floor`: the
+    part of the time that it gets whatever others want.  `ttft_ms`, `itl_ms`: what it is promised for the
+    first token and between tokens."""
+
+    name: str
+    weight: float | None = 1.0
+    reserved: float = 0.0
+    floor: float = 0.0
+    ttft_ms: int | None = None
+    itl_ms: int | None = None
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True, tag="terms"):
+    """The classes of work from now on.  Work of a class that is not among them has neutral terms."""
+
+    workloads: tuple[Workload, ...]
+
+
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     """One sequence to run.  `max_new_tokens` is what was reserved: the executor stops there.
 
     `stop_token_ids` ends generation (the id is emitted as the last of `generated`, and the gateway
     does not print it), but not before `min_tokens` tokens; until then those ids are not sampled.
-    `share` is the opaque path, widest first, whose fair share is charged, with its weights.
+    `share` is the opaque path, widest first, whose fair share is charged, with its weights: the tenant,
+    then the user.  `workload` names the class.
     `queue_ms_max`: not started by then, it ends with `Cause.QUEUE_DEADLINE`, nothing prefilled.
     `grammar`: only tokens that it allows are sampled; where it allows nothing but end tokens, it
     wins over `min_tokens`.  `stop_token_ids` must hold the model's end tokens then.
@@ -77,6 +98,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     stop_token_ids: tuple[int, ...] = ()
     sampling: Sampling = Sampling()
     share: tuple[tuple[str, float], ...] = ()
+    workload: str = ""
     queue_ms_max: int | None = None
     grammar: Grammar | None = None
     sibling: int | None = None
@@ -88,7 +110,7 @@ class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
     request: int
 
 
-Command = Submit | Abort
+Command = Submit | Abort | Terms
 """Gateway → executor."""
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -27,24 +27,26 @@ from executor.choice import Choice
 from executor.contract import (
     Abort,
     Cause,
+    Command,
     Emitted,
     Ended,
     Gauges,
     Prefilling,
     Report,
     Submit,
+    Terms,
     Update,
     Waiting,
 )
-from executor.cost import StepTimes, TimeBudget, attribute
+from executor.cost import StepTimes, attribute
 from executor.failure import where
 from executor.grammar.protocol import Grammars
 from executor.grammar.seats import Seats, gone
 from executor.guesses import Guesser, Planned, choose
 from executor.positions import Positions
-from executor.scheduler import Chunk, Fcfs, Scheduler, admission_tokens
+from executor.scheduler.protocol import Chunk, Moment, Scheduler, admission_tokens
 from executor.sequence import Key, Phase, Sequence, fault
-from executor.settings import Settings, engine_limits
+from executor.settings import Settings, engine_limits, scheduler_of
 from executor.siblings import Siblings
 from executor.totals import Totals
 
@@ -58,7 +60,7 @@ class Gone:
     """A connection closed: everything it asked for is aborted, and nobody hears of it."""
 
 
-Inbox = Callable[[], Seq[tuple[int, Submit | Abort | Gone]]]
+Inbox = Callable[[], Seq[tuple[int, Command | Gone]]]
 """Take what arrived since the last call: (owner, command), in order.  Never waits."""
 
 
@@ -76,7 +78,7 @@ class Engine:
         *,
         clock_ns: Callable[[], int],
         settings: Settings | None = None,
-        scheduler: Scheduler | None = None,
+        scheduler: Scheduler[Sequence] | None = None,
         times: StepTimes | None = None,
         grammars: Grammars | None = None,
     ) -> None:
@@ -86,7 +88,7 @@ class Engine:
         self._settings = settings or Settings()
         self.blocks = BlockManager(runner.kv_blocks, runner.block_tokens, runner.zero_blocks)
         self._limits = engine_limits(runner, self._settings)
-        self._scheduler = scheduler or Fcfs(self._limits)
+        self._scheduler = scheduler or scheduler_of(self._settings.policy, self._limits)
         self._times = times or StepTimes()
         self._seqs: dict[Key, Sequence] = {}
         self._out: dict[int, list[Update]] = {}
@@ -114,8 +116,8 @@ class Engine:
         self._expire(now_ns)
         self._hear_grammars(now_ns)
         for seq in self._siblings.ready():
-            self._enqueue(seq)
-        plan = self._scheduler.plan(self.blocks.free, self._budget())
+            self._enqueue(seq, now_ns)
+        plan = self._scheduler.plan(Moment(now_ns, self.blocks.free, self._times.rates))
         self._preempt(plan.preempted, now_ns)
         self._stalled = not plan.chunks
         assert plan.chunks or not self._seqs or self._seats.waited_for, "it would spin for ever"
@@ -151,6 +153,9 @@ class Engine:
                 case Abort(request=request):
                     if (owner, request) in self._seqs:
                         aborted.append((owner, request))
+                case Terms(workloads=workloads):
+                    self._limits = replace(self._limits, workloads=workloads)
+                    self._scheduler.renew(self._limits)
                 case Gone():
                     aborted += [key for key in self._seqs if key[0] == owner]
         return aborted
@@ -176,21 +181,21 @@ class Engine:
         self._tickets += 1
         self._siblings.file(seq, self._seqs)
         if not self._seats.file(seq):
-            self._enqueue(seq)
+            self._enqueue(seq, now_ns)
         if seq.deadline_ns is not None:
             self._deadline_due_ns = min(self._deadline_due_ns, seq.deadline_ns)
 
-    def _enqueue(self, seq: Sequence) -> None:
+    def _enqueue(self, seq: Sequence, now_ns: int) -> None:
         if self._siblings.hold(seq):
             return
-        self._scheduler.add(seq)
+        self._scheduler.add(seq, now_ns)
         self._positions.change(at_once=True)
 
     def _hear_grammars(self, now_ns: int) -> None:
         """Compiled ones join the queue, refused ones end, and who waited for a mask goes on."""
         for told in self._seats.news():
             if isinstance(told, Sequence):
-                self._enqueue(told)
+                self._enqueue(told, now_ns)
             else:
                 key, cause, detail = gone(told)
                 self._end(key, cause, now_ns, detail)
@@ -214,19 +219,6 @@ class Engine:
 
     # Before the model
 
-    def _budget(self) -> TimeBudget:
-        rates = self._times.rates
-        decodes_ns = sum(
-            rates.row_ns(1, s.computed) for s in self._scheduler.running if s.todo == 1
-        )
-        left_ns = self._settings.step_ms_max * 1e6 - rates.step_ns - decodes_ns
-        return TimeBudget(
-            rates,
-            left_ns,
-            floor_tokens=self._settings.chunk_tokens_min,
-            tokens_max=self._settings.step_tokens_max,
-        )
-
     def _preempt(self, victims: Seq[Sequence], now_ns: int) -> None:
         for seq in victims:
             self.blocks.release(seq)
@@ -244,7 +236,7 @@ class Engine:
 
     # The model
 
-    def _run(self, chunks: Seq[Chunk]) -> None:
+    def _run(self, chunks: Seq[Chunk[Sequence]]) -> None:
         """Run the planned rows and deal with what came out.  What was planned is done or CRASHED."""
         begin_ns = self._clock_ns()
         aborted: list[Key] = []
@@ -272,7 +264,7 @@ class Engine:
             if row.seq.generation == row.generation:
                 self._result(row.seq, found.get(row.seq.key, ()), now_ns)
 
-    def _planned(self, chunks: Seq[Chunk]) -> list[Planned]:
+    def _planned(self, chunks: Seq[Chunk[Sequence]]) -> list[Planned]:
         """Give out the blocks, then add guesses where there is room for them."""
         for chunk in chunks:
             seq = chunk.seq
@@ -305,7 +297,7 @@ class Engine:
             seq.recomputed_ns += lost_ns
             self._totals.busy_ns += own_ns
             self._totals.prompt_tokens += seq.prefilled - before
-            self._scheduler.charge(seq, own_ns)
+            self._scheduler.charge(seq, own_ns, lost_ns)
 
     def _result(self, seq: Sequence, choices: Seq[Choice], now_ns: int) -> None:
         """`choices`: none for a chunk in the middle of a prompt, several where guesses held."""

@@ -19,7 +19,7 @@ from executor.batch import Row
 from executor.choice import Ask, Choice
 from executor.cost import Rates, Share
 from executor.draft import Lookup
-from executor.scheduler import Chunk
+from executor.scheduler.protocol import Chunk
 from executor.sequence import Key, Sequence
 from executor.speculation import Hope, Outcome, Purse
 
@@ -71,7 +71,7 @@ class Guesser:
         self._notes: dict[Key, _Notes] = {}
         self.purse = Purse()
 
-    def plan(self, chunks: Seq[Chunk], rates: Rates) -> list[Planned]:
+    def plan(self, chunks: Seq[Chunk[Sequence]], rates: Rates) -> list[Planned]:
         """Rows of one token first, as a Batch is.  Blocks have been given out."""
         able = self._on and self.purse.begin(rates, len(chunks))
         planned = [self._row(chunk, able) for chunk in chunks]
@@ -109,7 +109,7 @@ class Guesser:
     def forget(self, key: Key) -> None:
         self._notes.pop(key, None)
 
-    def _row(self, chunk: Chunk, able: bool) -> Planned:
+    def _row(self, chunk: Chunk[Sequence], able: bool) -> Planned:
         seq = chunk.seq
         start = seq.computed
         end = start + chunk.count

@@ -7,9 +7,9 @@ Refuses to know: why the queue changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Final
 
-from executor.scheduler import places
 from executor.sequence import Sequence
 
 _EVERY_NS: Final = 100_000_000
@@ -38,3 +38,12 @@ class Positions:
             if seq.position != place:
                 seq.position = place
                 yield seq, place
+
+
+def places(waiting: Iterable[Sequence]) -> Iterator[tuple[Sequence, int]]:
+    """Each with its place within its tenant (0 = next); a global place would leak load."""
+    ahead: dict[str, int] = {}
+    for seq in sorted(waiting, key=attrgetter("ticket")):
+        place = ahead.get(seq.tenant, 0)
+        ahead[seq.tenant] = place + 1
+        yield seq, place

@@ -59,15 +59,21 @@ class Sequence:
         "spans_ns",
         "stop_ids",
         "tenant",
+        "tenant_weight",
         "ticket",
         "tokens",
+        "user",
+        "user_weight",
+        "workload",
     )
 
     def __init__(self, key: Key, job: Submit, ticket: int, now_ns: int) -> None:
         self.key = key
         self.job = job
         self.ticket = ticket
-        self.tenant = job.share[0][0] if job.share else ""
+        self.workload = job.workload
+        self.tenant, self.tenant_weight = job.share[0] if job.share else ("", 1.0)
+        self.user, self.user_weight = job.share[1] if len(job.share) > 1 else ("", 1.0)
         self.tokens = list(job.prompt)
         self.prompt_tokens = len(job.prompt)
         self.stop_ids = frozenset(job.stop_token_ids)
@@ -87,6 +93,15 @@ class Sequence:
         self.recomputed_ns = 0
         wait_ms = job.queue_ms_max
         self.deadline_ns = None if wait_ms is None else now_ns + wait_ms * 1_000_000
+
+    @property
+    def known(self) -> int:
+        """Its prompt and what was generated."""
+        return len(self.tokens)
+
+    @property
+    def max_new_tokens(self) -> int:
+        return self.job.max_new_tokens
 
     @property
     def todo(self) -> int:

@@ -25,7 +25,7 @@ from typing import Any, Final
 import structlog
 
 from executor.batch import Runner
-from executor.contract import Abort, Broken, Loading, Message, ModelCard, Ready, Report, Submit
+from executor.contract import Broken, Command, Loading, Message, ModelCard, Ready, Report, Submit
 from executor.engine import Engine, EngineFailed, Gone
 from executor.grammar.desk import Desk
 from executor.grammar.worker_setup import setup_of
@@ -43,7 +43,7 @@ Progress = Callable[[str, float | None], None]
 Load = Callable[[Progress], tuple[ModelCard, Runner]]
 """Bring the model, telling progress.  ValueError with a sentence for the operator: it cannot be."""
 
-Item = tuple[int, Submit | Abort | Gone]
+Item = tuple[int, Command | Gone]
 
 
 class Mailbox:

@@ -6,18 +6,30 @@ Refuses to know: where the numbers come from.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from executor.batch import Runner
 from executor.contract import ModelCard
-from executor.scheduler import Limits
+from executor.scheduler.fair import Fair
+from executor.scheduler.fcfs import Fcfs
+from executor.scheduler.protocol import Limits, Scheduler
+from executor.scheduler.vtc import Vtc
+from executor.sequence import Sequence
+
+
+class Policy(StrEnum):
+    FAIR = "fair"
+    VTC = "vtc"
+    FCFS = "fcfs"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`step_ms_max` is what a step with prompts in it should take at most, so that one long prompt
     never stalls the decodes beside it; `chunk_tokens_min` of prompts run all the same.
-    `speculation`: guesses are run where they pay; what is said stays the same."""
+    `speculation`: guesses are run where they pay; what is said stays the same.
+    `policy`: who comes next; all but `fair` are there to be compared with."""
 
     seqs_max: int = 64
     waiting_max: int = 4096
@@ -25,6 +37,7 @@ class Settings:
     chunk_tokens_min: int = 64
     step_tokens_max: int = 2048
     speculation: bool = True
+    policy: Policy = Policy.FAIR
     check_invariants: bool = False
 
 
@@ -50,4 +63,13 @@ def engine_limits(runner: Runner, settings: Settings) -> Limits:
         block_tokens=runner.block_tokens,
         blocks_total=runner.kv_blocks,
         watermark_blocks=max(1, runner.kv_blocks // 100),
+        step_ms_max=settings.step_ms_max,
+        chunk_tokens_min=settings.chunk_tokens_min,
+        step_tokens_max=settings.step_tokens_max,
     )
+
+
+def scheduler_of(policy: Policy, limits: Limits) -> Scheduler[Sequence]:
+    if policy is Policy.FAIR:
+        return Fair(limits)
+    return Vtc(limits) if policy is Policy.VTC else Fcfs(limits)

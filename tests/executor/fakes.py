@@ -25,17 +25,22 @@ from executor.contract import (
     Report,
     Sampling,
     Submit,
+    Terms,
     Update,
+    Workload,
 )
 from executor.cost import Rates, StepTimes
 from executor.engine import Engine, Gone
 from executor.sampler import sample
-from executor.scheduler import Scheduler
+from executor.scheduler.protocol import Scheduler
+from executor.sequence import Sequence as Seq
 from executor.server import Progress, serve
-from executor.settings import Settings
+from executor.settings import Policy, Settings
 
 FREE = Rates(step_ns=2e7, token_ns=0.0, token_context_ns=0.0)
 """A machine on which guesses cost nothing: all that there are are run."""
+OPTIMIST = Settings(policy=Policy.FCFS, check_invariants=True)
+"""Lets in what fits now, whatever it will grow to: so that somebody is put out."""
 GREEDY = Sampling(temperature=0.0)
 EMPTY = -1
 torch.set_num_threads(1)  # rows of a few numbers; the cores are for others
@@ -141,14 +146,14 @@ class Harness:
         runner: FakeRunner | None = None,
         *,
         settings: Settings | None = None,
-        scheduler: Scheduler | None = None,
+        scheduler: Scheduler[Seq] | None = None,
         clock: Clock | None = None,
         times: StepTimes | None = None,
         model: Runner | None = None,
     ) -> None:
         self.runner = runner or FakeRunner()
         self.clock = clock or Clock()
-        self.inbox: deque[tuple[int, Submit | Abort | Gone]] = deque()
+        self.inbox: deque[tuple[int, Submit | Abort | Terms | Gone]] = deque()
         self.engine = Engine(
             model or self.runner,
             self._take,
@@ -160,13 +165,16 @@ class Harness:
         self.heard: dict[tuple[int, int], list[Update]] = {}
         self.reports: list[Report] = []
 
-    def _take(self) -> list[tuple[int, Submit | Abort | Gone]]:
+    def _take(self) -> list[tuple[int, Submit | Abort | Terms | Gone]]:
         items = list(self.inbox)
         self.inbox.clear()
         return items
 
     def submit(self, job: Submit, owner: int = 0) -> None:
         self.inbox.append((owner, job))
+
+    def terms(self, *workloads: Workload, owner: int = 0) -> None:
+        self.inbox.append((owner, Terms(workloads=workloads)))
 
     def abort(self, request: int, owner: int = 0) -> None:
         self.inbox.append((owner, Abort(request=request)))

@@ -10,7 +10,7 @@ from executor.choice import Ask, Choice
 from executor.contract import Cause, Emitted, Ended, Prefilling, Sampling, Waiting
 from executor.engine import FAILURES_MAX, Gone
 from executor.settings import Settings
-from tests.executor.fakes import FakeRunner, Harness, job, logits_of
+from tests.executor.fakes import OPTIMIST, FakeRunner, Harness, job, logits_of
 
 
 def greedy(prompt: tuple[int, ...], count: int, vocab_size: int = 32) -> list[int]:
@@ -149,8 +149,8 @@ def test_an_abort_during_the_step_is_heard_before_its_results() -> None:
             return super().sample(logits, asks)
 
     house = Harness(Counting())
-    house.submit(job(1, max_new_tokens=30))
-    house.submit(job(2, (4, 5), max_new_tokens=30))
+    house.submit(job(1, max_new_tokens=20))
+    house.submit(job(2, (4, 5), max_new_tokens=20))
     for _ in range(3):
         house.step()
     seen = house.tokens(1)
@@ -162,7 +162,7 @@ def test_an_abort_during_the_step_is_heard_before_its_results() -> None:
     last = house.ended(1)
     assert (last.cause, last.generated) == (Cause.ABORTED, len(seen))
     house.run()
-    assert house.tokens(2) == greedy((4, 5), 30)
+    assert house.tokens(2) == greedy((4, 5), 20)
     house.assert_empty()
 
 
@@ -220,7 +220,7 @@ def test_a_long_prompt_never_skips_a_decode() -> None:
 
 
 def test_preempted_requests_keep_tokens_and_are_not_charged_for_recompute() -> None:
-    house = Harness(FakeRunner(kv_blocks=6, block_tokens=4))
+    house = Harness(FakeRunner(kv_blocks=6, block_tokens=4), settings=OPTIMIST)
     house.submit(job(1, (1, 2, 3, 4, 5), max_new_tokens=14))
     house.submit(job(2, (6, 7), max_new_tokens=14))
     house.run()

@@ -6,19 +6,24 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.batch import Batch, StepBounds
-from executor.contract import Cause, Emitted, Ended, Gauges, Sampling, Submit
+from executor.contract import Abort, Cause, Emitted, Ended, Gauges, Sampling, Submit, Workload
 from executor.cost import PESSIMIST, StepTimes
 from executor.draft import GUESSES_MAX
-from executor.settings import Settings
+from executor.settings import Policy, Settings
 from tests.executor.fakes import FREE, GREEDY, Clock, FakeRunner, Harness, job
 
 SHAPES = {"vocab_size": 12, "context_tokens": 40}
 HABITS = 6.0
+CLASSES = (
+    Workload(name="critical", reserved=0.2, itl_ms=80),
+    Workload(name="batch", weight=None, floor=0.05),
+)
 SEEDED = Sampling(temperature=0.8, top_p=0.9, seed=7)
 
 
@@ -37,6 +42,7 @@ def house_of(rng: Random) -> Harness:
         step_ms_max=rng.choice([1, 20, 200]),
         waiting_max=rng.choice([2, 20, 20]),
         speculation=rng.random() < 0.8,
+        policy=rng.choice(list(Policy)),
         check_invariants=True,
     )
     clock = Clock(tick_ns=rng.choice([1, 1_000_003, 20_000_003, 20_000_003]))
@@ -59,7 +65,10 @@ def jobs_of(rng: Random) -> dict[int, Submit]:
     for request in range(1, rng.randint(2, 12)):
         named = rng.choice([None, None, *made])
         prompt = made[named].prompt if named and rng.random() < 0.9 else None
-        made[request] = job_of(rng, request, prompt, named)
+        one = job_of(rng, request, prompt, named)
+        if named is not None and rng.random() < 0.7:
+            one = msgspec.structs.replace(one, share=made[named].share)
+        made[request] = one
     return made
 
 
@@ -72,7 +81,8 @@ def job_of(rng: Random, request: int, prompt: Sequence[int] | None, sibling: int
         min_tokens=rng.choice([0, 3]),
         stop_token_ids=rng.choice([(), (), (5,), (5, 9)]),
         sampling=rng.choice([GREEDY, GREEDY, SEEDED]),
-        share=((rng.choice("aab"), 1.0),),
+        share=(rng.choice([("a", 1.0), ("a", 1.0), ("b", 0.5)]), (rng.choice("uuuv"), 1.0)),
+        workload=rng.choice(["", "batch", "critical"]),
         queue_ms_max=rng.choice([None, None, None, 40, 400]),
     )
 
@@ -93,6 +103,7 @@ def play(seed: int) -> tuple[Gauges, int]:
     house = house_of(rng)
     kv_tokens = house.runner.block_tokens * house.runner.kv_blocks
     jobs = jobs_of(rng)
+    house.terms(*CLASSES)
     late = list(jobs)
     aborted: set[int] = set()
 
@@ -114,7 +125,7 @@ def play(seed: int) -> tuple[Gauges, int]:
         if not late and not house.inbox and not house.engine.busy:
             break
         meddle()
-        told = {a.request for _, a in house.inbox if not isinstance(a, Submit)}  # type: ignore[union-attr]
+        told = {a.request for _, a in house.inbox if isinstance(a, Abort)}
         before = {n: len(house.tokens(n)) for n in told}
         house.step()
         for n in told:  # an abort that was there before the step: not a token more
@@ -167,7 +178,7 @@ def test_the_scenarios_do_preempt_guess_and_share() -> None:
     played = [play(seed) for seed in range(24)]
     seen = [gauges for gauges, _ in played]
     assert sum(each.preemptions for each in seen) > 5
-    assert sum(shared for _, shared in played) > 20
+    assert sum(shared for _, shared in played) > 8
     assert sum(each.accepted_tokens for each in seen) > 10
     assert sum(each.drafted_tokens - each.accepted_tokens for each in seen) > 10
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from executor.contract import Cause, Emitted, Sampling, Submit, Waiting
-from executor.settings import Settings
+from executor.settings import Policy, Settings
 from tests.executor.fakes import FakeRunner, Harness, job
 from tests.executor.grammar.fakes import END, FakeGrammars, constrained, house_with
 
@@ -145,7 +145,7 @@ def test_a_follower_hears_how_far_its_prompt_is() -> None:
 def test_preempted_leaders_and_followers_never_free_what_others_read() -> None:
     seen = 0
     for kv_blocks in range(9, 16):
-        house = house_of(kv_blocks)
+        house = house_of(kv_blocks, policy=Policy.FCFS)
         choices = [choice(1), choice(2, 1), choice(3, 1), choice(4, 1)]
         for each in choices:
             house.submit(each)

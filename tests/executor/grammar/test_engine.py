@@ -8,7 +8,7 @@ import pytest
 
 from executor.contract import Cause, Sampling
 from executor.settings import Settings
-from tests.executor.fakes import FakeRunner, job
+from tests.executor.fakes import OPTIMIST, FakeRunner, job
 from tests.executor.grammar.fakes import END, FakeGrammars, constrained, house_with
 
 PLACES = ((3, 4), (5,), (6, 7, 8))
@@ -180,7 +180,7 @@ def test_in_any_company_and_however_late_it_says_what_it_says_alone(seed: int) -
         solo.append(house.tokens(one.request))
     grammars = FakeGrammars()
     grammars.late = lambda _key, _place: rng.random() < 0.4
-    house = house_with(grammars, FakeRunner(vocab_size=12, kv_blocks=7))
+    house = house_with(grammars, FakeRunner(vocab_size=12, kv_blocks=7), OPTIMIST)
     for one in jobs:
         house.submit(one)
     for _ in range(400):

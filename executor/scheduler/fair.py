@@ -1,0 +1,310 @@
+"""HFQ-K: fair queueing in measured device time, with headroom and rationed reclaim, so that who holds
+the machine is fair and not only who comes next.
+
+One step: decodes, always; then what is left of the step's time goes to prompts, those begun and those
+waiting, by class and then by the least start time of tenant and user.  Classes: reserved work first
+while it is within its part; then a class that is owed its floor; then the weighted, all tenants by one
+order, whatever class they are in; then backfill.  A head that is under its share and finds no room
+stops those who are over theirs, and may put one of their requests out.
+
+Refuses to know: blocks by id, tokens' values, clocks.  Source: SCHEDULER.md §2; README.md, decisions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Generic
+
+from executor.cost import Rates
+from executor.scheduler.accounts import Accounts, likely_ns, terms_of
+from executor.scheduler.lanes import Band, Entry, Rank
+from executor.scheduler.prediction import Outputs
+from executor.scheduler.protocol import Limits, Moment, Plan, W
+from executor.scheduler.reclaim import Allowance, for_growth, for_the_head, lost_ns
+from executor.scheduler.residency import Residency
+from executor.scheduler.step import Draft
+from policies.fairness import Flow
+
+HEADS_MAX: Final = 32  # looked at in a step, admitted or not
+PASSED_MAX: Final = 16
+_RESERVED_WINDOW_NS: Final = 2e9
+_FLOOR_WINDOW_NS: Final = 60e9
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """`headroom`: of memory and rows, closed to those over their share.  `lag_ms`: how far ahead of the
+    head a tenant must be to lose a request to it.  `recompute`: the part of the time that may be
+    computed twice.  `recall_ms`: so long an idle tenant still counts among those who share."""
+
+    headroom: float = 0.2
+    lag_ms: float = 0.0
+    recompute: float = 0.05
+    recall_ms: int = 30_000
+
+
+class Order(IntEnum):
+    """Which class comes first in a step."""
+
+    RESERVED = 0
+    OWED = 1
+    WEIGHTED = 2
+    BACKFILL = 3
+
+
+class Fair(Generic[W]):
+    """Hierarchical over class, tenant and user.  O(log tenants) a pick."""
+
+    def __init__(self, limits: Limits, tuning: Tuning | None = None) -> None:
+        self._tuning = tuning or Tuning()
+        self._limits = limits
+        self._accounts: Accounts[W] = Accounts()
+        self._outputs = Outputs()
+        self._residency: Residency[W] = Residency(
+            limits, self._tuning.headroom, self._tuning.recall_ms * 1_000_000
+        )
+        self._allowance = Allowance(self._tuning.recompute)
+        self._bands: dict[str, Band[W]] = {}
+        self._waiting: dict[int, Entry[W]] = {}
+        self._running: dict[int, Entry[W]] = {}
+        self._step_ns = 0  # measured since the last plan
+        self._now_ns = 0
+
+    @property
+    def running(self) -> Seq[W]:
+        return [entry.work for entry in self._running.values()]
+
+    @property
+    def waiting(self) -> Collection[W]:
+        return [entry.work for entry in self._waiting.values()]
+
+    def add(self, seq: W, now_ns: int) -> None:
+        self._now_ns = now_ns
+        self._residency.back(seq.tenant)
+        entry = self._accounts.open(seq, self._band(seq.workload))
+        self._accounts.wait(entry)
+        self._waiting[seq.ticket] = entry
+
+    def remove(self, seq: W) -> None:
+        entry = self._waiting.pop(seq.ticket, None)
+        if entry is not None:
+            entry.band.remove(entry)
+        else:
+            entry = self._running.pop(seq.ticket)
+            self._residency.end(entry)
+            self._outputs.saw(seq.tenant, seq.user, seq.generated)
+        if self._accounts.close(entry, self._bands):
+            self._residency.idle(seq.tenant, entry.tenant.weight, self._now_ns)
+
+    def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
+        entry = self._running[seq.ticket]
+        self._accounts.measured(entry, device_ns)
+        entry.band.credit_ns -= device_ns
+        self._step_ns += device_ns + lost_ns
+
+    def renew(self, limits: Limits) -> None:
+        """Other terms for the classes from now on, also for what is here."""
+        self._limits = self._residency.limits = limits
+        for name, band in self._bands.items():
+            band.terms = terms_of(limits.workloads, name)
+
+    def plan(self, moment: Moment) -> Plan[W]:
+        self._now_ns = moment.now_ns
+        self._residency.recall(moment.now_ns)
+        self._residency.grow(self._running.values())
+        self._earn()
+        draft = Draft(self.running, moment, self._limits)
+        draft.grow(lambda alive: for_growth(self._running[seq.ticket] for seq in alive).work)
+        draft.decode()
+        put_out = [self._put_out(seq, moment.rates) for seq in draft.preempted]
+        filling = Filling(draft, moment, admits=not put_out)
+        self._fill(filling)
+        for band, flow in filling.aside:
+            band.tenants.add(flow)
+        for entry in (*put_out, *filling.put_out):
+            self._waiting[entry.ticket] = entry
+            self._accounts.wait(entry)
+        return draft.plan()
+
+    # Who is next
+
+    def _fill(self, filling: Filling[W]) -> None:
+        """Give the rest of the step to prompts, in order of their class and of what their tenants had."""
+        draft = filling.draft
+        begun = [entry for entry in self._running.values() if entry.work.todo > 1]
+        begun.sort(key=self._place, reverse=True)
+        while begun or filling.admits:
+            head = self._head() if filling.admits else None
+            if begun and (head is None or self._place(begun[-1]) <= self._place(head)):
+                entry = begun.pop()
+                if entry.ticket in self._running and not draft.go_on(entry.work):
+                    return
+            elif head is None:
+                return
+            elif self._has_room(head, filling):
+                if not draft.admit(head.work):
+                    return
+                self._let_in(head, filling)
+            else:
+                filling.set_aside(head)
+
+    def _place(self, entry: Entry[W]) -> tuple[Order, float, float, int]:
+        return _order(entry.band), entry.tenant.start, entry.user.start, entry.ticket
+
+    def _head(self) -> Entry[W] | None:
+        """The next of all that wait and were not set aside."""
+        heads = [
+            band.head(flow.key)
+            for band in self._bands.values()
+            if (flow := band.tenants.first()) is not None
+        ]
+        return min(heads, key=self._place, default=None)
+
+    def _has_room(self, entry: Entry[W], filling: Filling[W]) -> bool:
+        """Whether there is room for it within the rules, or can be made."""
+        work, residency, draft = entry.work, self._residency, filling.draft
+        answer = self._outputs.expect(work.tenant, work.user, work.max_new_tokens)
+        entry.expected_tokens = max(work.known + 1, work.prompt_tokens + answer)
+        if not draft.alive:
+            return draft.fits(work)
+        over = _order(entry.band) > Order.OWED and residency.is_over(
+            entry.tenant.key, self._share(entry), residency.blocks(entry), 1
+        )
+        if over and filling.blocked:
+            return False
+        if draft.fits(work) and residency.admits(entry, over=over):
+            return True
+        if over:
+            return False
+        if self._reclaim(entry, filling):
+            return True
+        filling.blocked.append(entry)
+        return False
+
+    def _let_in(self, entry: Entry[W], filling: Filling[W]) -> None:
+        work = entry.work
+        entry.band.remove(entry)
+        del self._waiting[entry.ticket]
+        likely = likely_ns(work, entry.expected_tokens, len(self._running), filling.moment.rates)
+        self._accounts.serve(entry, entry.charged_ns if work.preemptions else likely)
+        self._residency.begin(entry)
+        self._running[entry.ticket] = entry
+        entry.passed = 0
+        filling.passed()
+
+    # Room
+
+    def _share(self, entry: Entry[W]) -> float:
+        return self._residency.share(entry.tenant.weight, self._accounts.tenants.weight)
+
+    def _reclaim(self, head: Entry[W], filling: Filling[W]) -> bool:
+        """Put out what stands in the way of `head`, all that is needed or nothing."""
+        draft, rates = filling.draft, filling.moment.rates
+        short_blocks, short_rows = self._residency.short(head, over=False)
+        need_blocks, need_rows = draft.short(head.work)
+        chosen: list[Entry[W]] = []
+        rows: Counter[str] = Counter()
+        blocks: Counter[str] = Counter()
+
+        def is_over(entry: Entry[W]) -> bool:
+            tenant = entry.tenant.key
+            return self._residency.is_over(
+                tenant, self._share(entry), -blocks[tenant], -rows[tenant]
+            )
+
+        lag_ns, spent_ns = self._tuning.lag_ms * 1e6, 0.0
+        for entry in for_the_head(head, filling.old(self._running), lag_ns):
+            if max(short_blocks, short_rows, need_blocks, need_rows) <= 0:
+                break
+            if entry.band.rank == head.band.rank and not is_over(entry):
+                continue
+            cost_ns = lost_ns(entry, rates)
+            if spent_ns + cost_ns > self._allowance.left_ns:
+                continue
+            chosen.append(entry)
+            spent_ns += cost_ns
+            rows[entry.tenant.key] += 1
+            blocks[entry.tenant.key] += entry.committed_blocks
+            short_rows, need_rows = short_rows - 1, need_rows - 1
+            short_blocks -= entry.committed_blocks
+            need_blocks -= draft.freed(entry.work)
+        if max(short_blocks, short_rows, need_blocks, need_rows) > 0:
+            return False
+        for entry in chosen:
+            draft.preempt(entry.work)
+            filling.put_out.append(self._put_out(entry.work, rates))
+        return True
+
+    def _put_out(self, seq: W, rates: Rates) -> Entry[W]:
+        entry = self._running.pop(seq.ticket)
+        self._residency.end(entry)
+        self._allowance.spend(lost_ns(entry, rates))
+        return entry
+
+    # Classes
+
+    def _band(self, name: str) -> Band[W]:
+        band = self._bands.get(name)
+        if band is None:
+            band = self._bands[name] = Band(terms_of(self._limits.workloads, name))
+        return band
+
+    def _earn(self) -> None:
+        """What was measured since the last plan: a part of it is for the reserved, a part for the floors
+        of those who wait, a part may be computed twice."""
+        for band in self._bands.values():
+            reserved, floor = band.terms.reserved, band.terms.floor
+            if reserved or (floor and band.count):
+                part, window_ns = (
+                    (reserved, _RESERVED_WINDOW_NS) if reserved else (floor, _FLOOR_WINDOW_NS)
+                )
+                most = part * window_ns
+                band.credit_ns = max(-most, min(most, band.credit_ns + part * self._step_ns))
+        self._allowance.earn(self._step_ns)
+        self._step_ns = 0
+
+
+def _order(band: Band[W]) -> Order:
+    if (band.terms.reserved or band.terms.floor) and band.credit_ns > 0:
+        return Order.RESERVED if band.terms.reserved else Order.OWED
+    return Order.BACKFILL if band.rank is Rank.BACKFILL else Order.WEIGHTED
+
+
+class Filling(Generic[W]):
+    """What has come of a step so far.  `blocked`: heads under their share that found no room."""
+
+    __slots__ = ("_looked", "admits", "aside", "blocked", "draft", "moment", "put_out")
+
+    def __init__(self, draft: Draft[W], moment: Moment, *, admits: bool) -> None:
+        self.draft = draft
+        self.moment = moment
+        self.admits = admits  # nobody comes in while somebody is put out
+        self.aside: list[tuple[Band[W], Flow[str]]] = []
+        self.blocked: list[Entry[W]] = []
+        self.put_out: list[Entry[W]] = []
+        self._looked = 0
+
+    def set_aside(self, head: Entry[W]) -> None:
+        """No other of this tenant in this class either, in this step."""
+        flow = head.band.tenants.take()
+        assert flow is head.tenant
+        self.aside.append((head.band, flow))
+        self._looked += 1
+        if self._looked == HEADS_MAX:
+            self.admits = False
+
+    def passed(self) -> None:
+        """Another went before those who are blocked: not too often."""
+        for entry in self.blocked:
+            entry.passed += 1
+            if entry.passed >= PASSED_MAX:
+                self.admits = False
+
+    def old(self, running: dict[int, Entry[W]]) -> list[Entry[W]]:
+        """Those that ran before this step."""
+        admitted = {seq.ticket for seq in self.draft.admitted}
+        return [entry for ticket, entry in running.items() if ticket not in admitted]

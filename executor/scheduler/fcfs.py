@@ -1,0 +1,77 @@
+"""First come, first served: the baseline that every claim is measured against.
+
+Nobody overtakes, whoever they are and whatever they ask for; a preempted sequence returns to its old
+place.  Refuses to know: tenants, costs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence as Seq
+from operator import attrgetter
+from typing import Generic
+
+from executor.scheduler.protocol import Limits, Moment, Plan, W
+from executor.scheduler.step import Draft, cheapest
+
+_ticket = attrgetter("ticket")
+
+
+class Fcfs(Generic[W]):
+    """Both queues in order of arrival."""
+
+    __slots__ = ("_running", "_waiting", "limits")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._running: list[W] = []
+        self._waiting: list[W] = []
+
+    @property
+    def running(self) -> Seq[W]:
+        return self._running
+
+    @property
+    def waiting(self) -> Seq[W]:
+        return self._waiting
+
+    def add(self, seq: W, now_ns: int) -> None:
+        insort(self._waiting, seq, key=_ticket)
+
+    def remove(self, seq: W) -> None:
+        if not _take(self._running, seq):
+            found = _take(self._waiting, seq)
+            assert found, "removed twice"
+
+    def plan(self, moment: Moment) -> Plan[W]:
+        draft = Draft(self._running, moment, self.limits)
+        draft.grow(cheapest)
+        draft.decode()
+        for seq in draft.alive:
+            if seq.todo > 1 and not draft.go_on(seq):
+                break
+        for seq in () if draft.preempted else self._waiting:  # nobody in while somebody is put out
+            if not (draft.fits(seq) and draft.admit(seq)):
+                break
+        decided = draft.plan()
+        for seq in decided.preempted:
+            self.remove(seq)
+            insort(self._waiting, seq, key=_ticket)
+        for seq in decided.admitted:
+            self.remove(seq)
+            insort(self._running, seq, key=_ticket)
+        return decided
+
+    def renew(self, limits: Limits) -> None:
+        self.limits = limits
+
+    def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
+        """First come, first served owes nobody."""
+
+
+def _take(queue: list[W], seq: W) -> bool:
+    at = bisect_left(queue, seq.ticket, key=_ticket)
+    if at == len(queue) or queue[at] is not seq:
+        return False
+    del queue[at]
+    return True

@@ -1,0 +1,118 @@
+"""Who waits: a band for each class of work, in it tenants, in these users, in these requests by ticket.
+
+Refuses to know: what is running, costs, room.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from operator import attrgetter
+from typing import Final, Generic
+
+from executor.contract import Workload
+from executor.scheduler.protocol import W
+from policies.fairness import Flow, Turns
+
+_ticket: Final = attrgetter("ticket")
+
+
+class Rank(IntEnum):
+    """Whose work is put out for whose: only ever for a lower number."""
+
+    RESERVED = 0
+    WEIGHTED = 1
+    BACKFILL = 2
+
+
+def rank_of(terms: Workload) -> Rank:
+    if terms.reserved > 0:
+        return Rank.RESERVED
+    return Rank.BACKFILL if terms.weight is None else Rank.WEIGHTED
+
+
+@dataclass(slots=True, eq=False)
+class Entry(Generic[W]):
+    """A request inside a fair scheduler.  `charged_ns` is what its flows were charged for it: at first
+    what it will probably cost, later what it has cost if that is more."""
+
+    work: W
+    ticket: int
+    band: Band[W]
+    tenant: Flow[str]
+    user: Flow[str]
+    expected_tokens: int = 0
+    committed_blocks: int = 0
+    charged_ns: float = 0.0
+    measured_ns: int = 0
+    passed: int = 0  # times that another went before it though it was at the head
+
+
+class Band(Generic[W]):
+    """The waiting of one class.  `virtual`: the start time of whoever was served last in it.
+    `credit_ns`: of a reserved or floored class, the time that it may still have before others."""
+
+    __slots__ = ("_queues", "_users", "count", "credit_ns", "tenants", "terms", "virtual")
+
+    def __init__(self, terms: Workload) -> None:
+        self.terms = terms
+        self.virtual = 0.0
+        self.credit_ns = 0.0
+        self.count = 0
+        self.tenants: Turns[str] = Turns()
+        self._users: dict[str, Turns[str]] = {}
+        self._queues: dict[tuple[str, str], list[Entry[W]]] = {}
+
+    @property
+    def rank(self) -> Rank:
+        return rank_of(self.terms)
+
+    @property
+    def weight(self) -> float:
+        return 1.0 if self.terms.weight is None else self.terms.weight
+
+    def push(self, entry: Entry[W]) -> None:
+        tenant, user = entry.tenant.key, entry.user.key
+        queue = self._queues.setdefault((tenant, user), [])
+        insort(queue, entry, key=_ticket)
+        self.count += 1
+        self._users.setdefault(tenant, Turns()).add(entry.user)
+        self.tenants.add(entry.tenant)
+
+    def remove(self, entry: Entry[W]) -> None:
+        tenant, user = entry.tenant.key, entry.user.key
+        queue = self._queues[tenant, user]
+        at = bisect_left(queue, entry.ticket, key=_ticket)
+        assert queue[at] is entry, "removed twice"
+        del queue[at]
+        self.count -= 1
+        if queue:
+            return
+        del self._queues[tenant, user]
+        users = self._users[tenant]
+        users.drop(user)
+        if not users:
+            del self._users[tenant]
+            self.tenants.drop(tenant)
+
+    def head(self, tenant: str) -> Entry[W]:
+        """The next of a tenant that waits here."""
+        user = self._users[tenant].first()
+        assert user is not None
+        return self._queues[tenant, user.key][0]
+
+    def waits(self, tenant: str, user: str | None = None) -> bool:
+        return tenant in self._users if user is None else (tenant, user) in self._queues
+
+    def refresh(self, entry: Entry[W]) -> None:
+        """The start times of its flows fell."""
+        self.tenants.refresh(entry.tenant)
+        users = self._users.get(entry.tenant.key)
+        if users is not None:
+            users.refresh(entry.user)
+
+    def entries(self) -> Iterator[Entry[W]]:
+        for queue in self._queues.values():
+            yield from queue

@@ -1,0 +1,157 @@
+"""What a scheduler decides, and what it must be told for it: counts and times, no block ids, no clock,
+no model.  The engine and the simulator stand on the other side of the same lines.
+
+Refuses to know: tokens' values, where times come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from executor.contract import Workload
+from executor.cost import Rates
+
+
+class Work(Protocol):
+    """One request as schedulers see it.  `known` tokens, of which `computed` have keys and values."""
+
+    @property
+    def ticket(self) -> int:
+        """Its place in the order of arrival; kept for life."""
+        ...
+
+    @property
+    def workload(self) -> str: ...
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def tenant_weight(self) -> float: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def user_weight(self) -> float: ...
+
+    @property
+    def since_ns(self) -> int:
+        """When it last began to wait, or to run."""
+        ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def max_new_tokens(self) -> int: ...
+
+    @property
+    def known(self) -> int: ...
+
+    @property
+    def computed(self) -> int: ...
+
+    @property
+    def preemptions(self) -> int: ...
+
+    @property
+    def blocks(self) -> Collection[int]: ...
+
+    @property
+    def todo(self) -> int:
+        """Known, not computed.  0 while it waits for something else than this model."""
+        ...
+
+    @property
+    def generated(self) -> int: ...
+
+    def lent(self, block_tokens: int) -> int:
+        """Blocks that it can take from another instead of computing them."""
+        ...
+
+
+W = TypeVar("W", bound=Work)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`watermark_blocks` stay free when a newcomer is admitted beside others: room to grow.
+    A step with prompts in it should take `step_ms_max`; `chunk_tokens_min` of them run all the same."""
+
+    seqs: int
+    block_tokens: int
+    blocks_total: int
+    watermark_blocks: int
+    step_ms_max: int = 200
+    chunk_tokens_min: int = 64
+    step_tokens_max: int = 2048
+    workloads: tuple[Workload, ...] = ()
+
+    def blocks(self, tokens: int) -> int:
+        return -(-tokens // self.block_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The machine when a step is planned.  `free_blocks` of KV memory; `rates` as fitted so far."""
+
+    now_ns: int
+    free_blocks: int
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk(Generic[W]):
+    seq: W
+    count: int
+    lent: int = 0  # blocks of its leader that it takes first
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[W]):
+    """`chunks`: decodes first.  `admitted` leave the queue and own blocks for all they know and one
+    token more (`admission_tokens`), less what their leader lends.  `preempted` lose their blocks,
+    before anything is allocated.  `wake_ns`: nothing to do now, but perhaps then."""
+
+    chunks: Seq[Chunk[W]]
+    admitted: Seq[W] = ()
+    preempted: Seq[W] = ()
+    wake_ns: int | None = None
+
+
+class Scheduler(Protocol[W]):
+    """Keeps the running and the waiting; it is told what came, went and was measured."""
+
+    @property
+    def running(self) -> Seq[W]: ...
+
+    @property
+    def waiting(self) -> Collection[W]: ...
+
+    def add(self, seq: W, now_ns: int) -> None: ...
+
+    def remove(self, seq: W) -> None:
+        """It ended, wherever it stood."""
+        ...
+
+    def renew(self, limits: Limits) -> None:
+        """Other terms for the classes of work from now on."""
+        ...
+
+    def plan(self, moment: Moment) -> Plan[W]:
+        """Decide the next step and move sequences between the queues accordingly."""
+        ...
+
+    def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
+        """What a step cost, as measured: its own, and what was computed for it a second time."""
+        ...
+
+
+def admission_tokens(seq: Work, limits: Limits) -> int:
+    """Room a sequence must find before it starts: all it knows and one token more.  One that was
+    preempted in the last block of the memory has no room for one more and needs none yet."""
+    return min(seq.known + 1, limits.blocks_total * limits.block_tokens)

@@ -1,0 +1,78 @@
+"""Whose running work is put out, and how much of that may happen.
+
+Work that is put out is computed again later: lost time.  Reclaiming for the sake of fairness is
+therefore rationed (`Allowance`), only from those who hold more than their share and are ahead, or from
+a strictly lower class; making room for decodes that could not grow cannot be rationed, and is debited.
+
+Refuses to know: what waits, how room is counted.  Source: SCHEDULER.md §2, steps 4 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from executor.cost import Rates
+from executor.scheduler.lanes import Entry, Rank
+from executor.scheduler.protocol import W
+
+PREEMPTIONS_MAX: Final = 2
+_SAVED_NS: Final = 1e9
+
+
+class Allowance:
+    """Nanoseconds that may be computed twice: `part` of what is measured, saved up to a second."""
+
+    __slots__ = ("_part", "left_ns")
+
+    def __init__(self, part: float) -> None:
+        self._part = part
+        self.left_ns = _SAVED_NS if part else 0.0
+
+    def earn(self, measured_ns: int) -> None:
+        self.left_ns = min(_SAVED_NS, self.left_ns + self._part * measured_ns)
+
+    def spend(self, lost_ns: float) -> None:
+        self.left_ns -= lost_ns
+
+
+def lost_ns(entry: Entry[W], rates: Rates) -> float:
+    """What putting it out throws away."""
+    computed = entry.work.computed
+    return rates.row_ns(computed, 0) if computed else 0.0
+
+
+def for_growth(entries: Iterable[Entry[W]]) -> Entry[W]:
+    """Somebody must go: the lowest class first, of the tenant that is furthest ahead, whose loss costs
+    least; not the same one again and again."""
+    return min(
+        entries,
+        key=lambda one: (
+            one.work.preemptions >= PREEMPTIONS_MAX,
+            -one.band.rank,
+            one.work.computed,
+            -one.tenant.start,
+            -one.ticket,
+        ),
+    )
+
+
+def for_the_head(head: Entry[W], running: Iterable[Entry[W]], lag_ns: float) -> list[Entry[W]]:
+    """Those who may be put out for `head`, in order: a lower class's, or that of a tenant further ahead
+    by more than `lag_ns`, of whom the caller must see that it is over its share."""
+    able = [
+        one
+        for one in running
+        if one.work.preemptions < PREEMPTIONS_MAX
+        and one.band.rank is not Rank.RESERVED
+        and (
+            one.band.rank > head.band.rank
+            or (
+                one.band.rank == head.band.rank
+                and one.tenant is not head.tenant
+                and one.tenant.start - head.tenant.start > lag_ns
+            )
+        )
+    ]
+    able.sort(key=lambda one: (-one.band.rank, one.work.computed, -one.tenant.start, -one.ticket))
+    return able

@@ -1,0 +1,140 @@
+"""Who holds how much of the memory and of the rows, and how much each may hold.
+
+A running request is *committed* to the blocks it will probably need in the end, not only to those it
+has; so nobody is let in whom the growth of others would put out again.  A tenant is over its share when
+it would hold more than its weight's part of the memory or of the rows; with nothing in flight it never
+is.  Who is over its share leaves `headroom` of both free for those who are not (SCHEDULER.md §2: this
+does most of the work; reclaim does the rest).
+
+Refuses to know: start times, what waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from typing import Generic
+
+from executor.scheduler.lanes import Entry
+from executor.scheduler.protocol import Limits, W
+
+
+class Residency(Generic[W]):
+    """`recall_ns`: so long after its last request a tenant still counts as one of those who share."""
+
+    __slots__ = (
+        "_blocks",
+        "_class_blocks",
+        "_class_rows",
+        "_recall_ns",
+        "_recent",
+        "_recent_weight",
+        "_rows",
+        "committed",
+        "headroom",
+        "limits",
+        "rows",
+    )
+
+    def __init__(self, limits: Limits, headroom: float, recall_ns: int) -> None:
+        self.limits = limits
+        self.headroom = headroom
+        self.committed = 0
+        self.rows = 0
+        self._recall_ns = recall_ns
+        self._blocks: Counter[str] = Counter()
+        self._rows: Counter[str] = Counter()
+        self._class_blocks: Counter[str] = Counter()
+        self._class_rows: Counter[str] = Counter()
+        self._recent: OrderedDict[str, tuple[float, int]] = OrderedDict()  # weight, until
+        self._recent_weight = 0.0
+
+    def begin(self, entry: Entry[W]) -> None:
+        self.rows += 1
+        self._rows[entry.tenant.key] += 1
+        self._class_rows[entry.band.terms.name] += 1
+        self._commit(entry, self.blocks(entry))
+
+    def grow(self, running: Iterable[Entry[W]]) -> None:
+        """Those who said more than was expected of them are committed to more."""
+        for entry in running:
+            if entry.work.known >= entry.expected_tokens:
+                self._commit(entry, self.blocks(entry))
+
+    def end(self, entry: Entry[W]) -> None:
+        """It holds nothing any more."""
+        self.rows -= 1
+        self._less(self._rows, entry.tenant.key, 1)
+        self._less(self._class_rows, entry.band.terms.name, 1)
+        self._commit(entry, 0)
+
+    def blocks(self, entry: Entry[W]) -> int:
+        """Those it will probably need, one more than it knows at least, the whole memory at most."""
+        tokens = max(entry.expected_tokens, entry.work.known + 1)
+        return min(self.limits.blocks(tokens), self.limits.blocks_total)
+
+    def idle(self, tenant: str, weight: float, now_ns: int) -> None:
+        """Its last request is gone."""
+        self.back(tenant)
+        self._recent[tenant] = (weight, now_ns + self._recall_ns)
+        self._recent_weight += weight
+
+    def back(self, tenant: str) -> None:
+        known = self._recent.pop(tenant, None)
+        if known is not None:
+            self._recent_weight -= known[0]
+
+    def recall(self, now_ns: int) -> None:
+        """Forget those who have been away for long."""
+        while self._recent:
+            tenant, (_, until_ns) = next(iter(self._recent.items()))
+            if until_ns > now_ns:
+                return
+            self.back(tenant)
+        self._recent_weight = 0.0
+
+    def share(self, weight: float, active_weight: float) -> float:
+        """The part of the machine that is due to a tenant of `weight` among those who are here, or were
+        a moment ago."""
+        return min(1.0, weight / max(weight, active_weight + self._recent_weight))
+
+    def is_over(self, tenant: str, share: float, blocks: int = 0, rows: int = 0) -> bool:
+        """Whether it holds more than its share, with so much more."""
+        held = self._rows[tenant]
+        if not held:
+            return False
+        return (
+            self._blocks[tenant] + blocks > share * self.limits.blocks_total
+            or held + rows > share * self.limits.seqs
+        )
+
+    def admits(self, entry: Entry[W], *, over: bool) -> bool:
+        """Whether the rules let it in; `Draft.fits` says whether it can be."""
+        blocks, rows = self.short(entry, over=over)
+        return blocks <= 0 and rows <= 0
+
+    def short(self, entry: Entry[W], *, over: bool) -> tuple[int, int]:
+        """Blocks and rows that are missing for that: those kept for other classes are no room."""
+        limits = self.limits
+        free = 1.0 - (self.headroom if over else 0.0)
+        blocks, rows = int(free * limits.blocks_total), int(free * limits.seqs)
+        for terms in limits.workloads:
+            if terms.reserved > 0 and terms.name != entry.band.terms.name:
+                kept = int(terms.reserved * limits.blocks_total) - self._class_blocks[terms.name]
+                blocks -= max(0, kept)
+                kept = int(terms.reserved * limits.seqs) - self._class_rows[terms.name]
+                rows -= max(0, kept)
+        return self.committed + self.blocks(entry) - blocks, self.rows + 1 - rows
+
+    def _commit(self, entry: Entry[W], blocks: int) -> None:
+        more = blocks - entry.committed_blocks
+        entry.committed_blocks = blocks
+        self.committed += more
+        self._less(self._blocks, entry.tenant.key, -more)
+        self._less(self._class_blocks, entry.band.terms.name, -more)
+
+    @staticmethod
+    def _less(counter: Counter[str], key: str, count: int) -> None:
+        counter[key] -= count
+        if not counter[key]:
+            del counter[key]

@@ -1,0 +1,131 @@
+"""A step while it is being planned: what every policy may do, and what none may get wrong.
+
+A `Draft` begins with all that run.  A policy makes room if decodes cannot grow, lets the decodes in
+(all of them, always), then gives what is left of the step to prompts: those begun and newcomers, in
+whatever order it finds right.  The draft counts rows, blocks and time.
+
+Sources: Orca (iteration level), Sarathi-Serve (all decodes first, then chunks of prompts within a
+budget), vLLM (whole-prompt admission with a watermark, preemption by recompute); STYLE.md §4.
+Refuses to know: who should be served.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from typing import Generic
+
+from executor.cost import Rates, TimeBudget
+from executor.scheduler.protocol import Chunk, Limits, Moment, Plan, W, Work, admission_tokens
+
+
+class Draft(Generic[W]):
+    """One step of one policy."""
+
+    __slots__ = ("_budget", "_chunks", "_limits", "admitted", "alive", "free", "preempted")
+
+    def __init__(self, running: Seq[W], moment: Moment, limits: Limits) -> None:
+        assert len(running) <= limits.seqs
+        self.alive = list(running)
+        self.free = moment.free_blocks
+        self._limits = limits
+        self._budget = step_budget(running, moment.rates, limits)
+        self._chunks: list[Chunk[W]] = []
+        self.admitted: list[W] = []
+        self.preempted: list[W] = []
+
+    def grow(self, victim: Callable[[Seq[W]], W]) -> None:
+        """See that every decode has its next block: only decodes can need one, since a prompt got all of
+        its own on admission.  One that could not grow with the whole memory to itself has ended before
+        (`Sequence.verdict`), so the last one standing always can."""
+        need = sum(growth(seq, self._limits) for seq in self.alive)
+        while need > self.free:
+            assert len(self.alive) > 1, "the last survivor could not grow: it should have ended"
+            chosen = victim(self.alive)
+            need -= growth(chosen, self._limits)
+            self.preempt(chosen)
+        self.free -= need
+
+    def preempt(self, seq: W) -> None:
+        """Put `seq` back into the queue, and out of this step."""
+        self.free += self.freed(seq)
+        self.alive.remove(seq)
+        self.preempted.append(seq)
+        self._chunks = [chunk for chunk in self._chunks if chunk.seq is not seq]
+
+    def freed(self, seq: W) -> int:
+        """Blocks that would come free with it: those that nobody else reads."""
+        others = Counter(block for each in self.alive if each is not seq for block in each.blocks)
+        return sum(not others[block] for block in seq.blocks)
+
+    def decode(self) -> None:
+        self._chunks += [Chunk(seq, 1) for seq in self.alive if seq.todo == 1]
+
+    def go_on(self, seq: W) -> bool:
+        """Compute more of a prompt that was begun.  False: the step is full."""
+        count = self._budget.take(seq.computed, seq.todo)
+        if count > 0:
+            self._chunks.append(Chunk(seq, count))
+        return count > 0
+
+    def fits(self, seq: W) -> bool:
+        """Whether there is a row and the memory for all that `seq` knows and one token more."""
+        blocks, rows = self.short(seq)
+        return blocks <= 0 and rows <= 0
+
+    def short(self, seq: W) -> tuple[int, int]:
+        """Blocks and rows that are missing for that."""
+        spare = self._limits.watermark_blocks if self.alive else 0
+        blocks = admission_blocks(seq, self._limits) + spare - self.free
+        return blocks, len(self.alive) + 1 - self._limits.seqs
+
+    def admit(self, seq: W) -> bool:
+        """Begin one that fits.  False: the step is full."""
+        lent = seq.lent(self._limits.block_tokens)
+        skip = lent * self._limits.block_tokens
+        count = self._budget.take(skip, seq.todo - skip)
+        if count > 0:
+            self.free -= admission_blocks(seq, self._limits)
+            self.alive.append(seq)
+            self.admitted.append(seq)
+            self._chunks.append(Chunk(seq, count, lent))
+        return count > 0
+
+    def plan(self) -> Plan[W]:
+        """Rows of one token first, as a Batch is; the sort is stable."""
+        self._chunks.sort(key=lambda chunk: chunk.count > 1)
+        return Plan(self._chunks, self.admitted, self.preempted)
+
+
+def cheapest(running: Seq[W]) -> W:
+    """Whose loss costs least: fewest computed tokens, youngest on a tie."""
+    return min(running, key=lambda seq: (seq.computed, -seq.ticket))
+
+
+def admission_blocks(seq: Work, limits: Limits) -> int:
+    return limits.blocks(admission_tokens(seq, limits)) - seq.lent(limits.block_tokens)
+
+
+def growth(seq: Work, limits: Limits) -> int:
+    """Blocks its next decode needs beyond those it has.  One that waits for its grammar's word on
+    the next token (all it knows is computed) needs none yet."""
+    if not seq.todo:
+        return 0
+    return max(0, limits.blocks(seq.computed + 1) - len(seq.blocks))
+
+
+def step_budget(running: Seq[Work], rates: Rates, limits: Limits) -> TimeBudget:
+    """What prompts may take of the next step beside the decodes: until the strictest promise between
+    tokens among those who decode, or `step_ms_max`.  SCHEDULER.md §2, step 5."""
+    decoding = [seq for seq in running if seq.todo == 1]
+    promised = {each.name: each.itl_ms for each in limits.workloads}
+    ends = [itl for seq in decoding if (itl := promised.get(seq.workload)) is not None]
+    whole_ns = min([limits.step_ms_max, *ends]) * 1e6
+    decodes_ns = sum(rates.row_ns(1, seq.computed) for seq in decoding)
+    return TimeBudget(
+        rates,
+        whole_ns - rates.step_ns - decodes_ns,
+        floor_tokens=limits.chunk_tokens_min,
+        tokens_max=limits.step_tokens_max,
+    )
