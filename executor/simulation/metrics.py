@@ -130,7 +130,7 @@ def differences(asked: Log, given: Log, windows: Iterable[Window]) -> list[float
     A tenant is short by what separates it from the best served one, but by no more than what
     separates it from what it asked for in that window.  `asked` holds each request's whole cost at
     its arrival: who is refused is in it or not as the caller decides (VTC leaves refused ones out,
-    which is why a rate limit looks fair by this number)."""
+    by which a rate limit looks fairer than it is)."""
     found = []
     for window in windows:
         length_s = window[1] - window[0]

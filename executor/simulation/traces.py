@@ -25,7 +25,7 @@ import msgspec
 
 from executor.simulation.traces_rows import Arrival, BadRow, Format, recognise
 
-__all__ = ["BOUNDS", "Arrival", "Bounds", "TraceError", "read", "stream", "write"]
+__all__ = ["BOUNDS", "Arrival", "Bounds", "TraceError", "lines", "read", "stream", "write"]
 
 _DATE_S: Final = 1e8
 _GZIP: Final = b"\x1f\x8b"
@@ -103,7 +103,7 @@ def _numbered(path: Path, bounds: Bounds, everybody: str) -> Iterator[tuple[int,
     zero_s: float | None = None
     number = rows = 0
     with path.open("rb") as raw:
-        for number, text in _lines(raw, path.name, bounds):
+        for number, text in lines(raw, path.name, bounds):
             if not text or text.isspace():
                 continue
             try:
@@ -129,7 +129,7 @@ def _numbered(path: Path, bounds: Bounds, everybody: str) -> Iterator[tuple[int,
         raise TraceError(path.name, max(number, 1), what, "at least one request")
 
 
-def _lines(raw: IO[bytes], name: str, bounds: Bounds) -> Iterator[tuple[int, str]]:
+def lines(raw: IO[bytes], name: str, bounds: Bounds) -> Iterator[tuple[int, str]]:
     """Lines without their ends, with their numbers from 1; none longer, and no more, than allowed."""
     zipped = raw.read(2) == _GZIP
     raw.seek(0)
