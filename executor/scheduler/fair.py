@@ -171,6 +171,8 @@ class Fair(Generic[W]):
         entry.expected_tokens = max(work.known + 1, work.prompt_tokens + answer)
         if not draft.alive:
             return draft.fits(work)
+        if filling.put_out and draft.lends(work):
+            return False  # its lender may be among them
         over = _order(entry.band) > Order.OWED and residency.is_over(
             entry.tenant.key, self._share(entry), residency.blocks(entry), 1
         )
@@ -204,6 +206,8 @@ class Fair(Generic[W]):
     def _reclaim(self, head: Entry[W], filling: Filling[W]) -> bool:
         """Put out what stands in the way of `head`, all that is needed or nothing."""
         draft, rates = filling.draft, filling.moment.rates
+        if draft.lends(head.work):
+            return False
         short_blocks, short_rows = self._residency.short(head, over=False)
         need_blocks, need_rows = draft.short(head.work)
         chosen: list[Entry[W]] = []
@@ -305,6 +309,6 @@ class Filling(Generic[W]):
                 self.admits = False
 
     def old(self, running: dict[int, Entry[W]]) -> list[Entry[W]]:
-        """Those that ran before this step."""
-        admitted = {seq.ticket for seq in self.draft.admitted}
-        return [entry for ticket, entry in running.items() if ticket not in admitted]
+        """Those that ran before this step, and of whose prompt it computes nothing."""
+        fed = {chunk.seq.ticket for chunk in self.draft.fed}
+        return [entry for ticket, entry in running.items() if ticket not in fed]

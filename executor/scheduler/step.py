@@ -23,7 +23,7 @@ from executor.scheduler.protocol import Chunk, Limits, Moment, Plan, W, Work, ad
 class Draft(Generic[W]):
     """One step of one policy."""
 
-    __slots__ = ("_budget", "_chunks", "_limits", "admitted", "alive", "free", "preempted")
+    __slots__ = ("_budget", "_decodes", "_limits", "admitted", "alive", "fed", "free", "preempted")
 
     def __init__(self, running: Seq[W], moment: Moment, limits: Limits) -> None:
         assert len(running) <= limits.seqs
@@ -31,7 +31,8 @@ class Draft(Generic[W]):
         self.free = moment.free_blocks
         self._limits = limits
         self._budget = step_budget(running, moment.rates, limits)
-        self._chunks: list[Chunk[W]] = []
+        self._decodes: list[Chunk[W]] = []
+        self.fed: list[Chunk[W]] = []
         self.admitted: list[W] = []
         self.preempted: list[W] = []
 
@@ -48,25 +49,30 @@ class Draft(Generic[W]):
         self.free -= need
 
     def preempt(self, seq: W) -> None:
-        """Put `seq` back into the queue, and out of this step."""
+        """Put `seq`, of whose prompt this step computes nothing, back into the queue."""
         self.free += self.freed(seq)
         self.alive.remove(seq)
         self.preempted.append(seq)
-        self._chunks = [chunk for chunk in self._chunks if chunk.seq is not seq]
+        self._decodes = [chunk for chunk in self._decodes if chunk.seq is not seq]
 
     def freed(self, seq: W) -> int:
         """Blocks that would come free with it: those that nobody else reads."""
         others = Counter(block for each in self.alive if each is not seq for block in each.blocks)
         return sum(not others[block] for block in seq.blocks)
 
+    def lends(self, seq: W) -> bool:
+        """Whether somebody's blocks are lent in this step, or would be to `seq`: then nobody may be put
+        out any more, since it may be the lender."""
+        return seq.lent(self._limits.block_tokens) > 0 or any(each.lent for each in self.fed)
+
     def decode(self) -> None:
-        self._chunks += [Chunk(seq, 1) for seq in self.alive if seq.todo == 1]
+        self._decodes = [Chunk(seq, 1) for seq in self.alive if seq.todo == 1]
 
     def go_on(self, seq: W) -> bool:
         """Compute more of a prompt that was begun.  False: the step is full."""
         count = self._budget.take(seq.computed, seq.todo)
         if count > 0:
-            self._chunks.append(Chunk(seq, count))
+            self.fed.append(Chunk(seq, count))
         return count > 0
 
     def fits(self, seq: W) -> bool:
@@ -89,13 +95,13 @@ class Draft(Generic[W]):
             self.free -= admission_blocks(seq, self._limits)
             self.alive.append(seq)
             self.admitted.append(seq)
-            self._chunks.append(Chunk(seq, count, lent))
+            self.fed.append(Chunk(seq, count, lent))
         return count > 0
 
     def plan(self) -> Plan[W]:
-        """Rows of one token first, as a Batch is; the sort is stable."""
-        self._chunks.sort(key=lambda chunk: chunk.count > 1)
-        return Plan(self._chunks, self.admitted, self.preempted)
+        """Rows of one token first, as a Batch is."""
+        fed = sorted(self.fed, key=lambda chunk: chunk.count > 1)
+        return Plan([*self._decodes, *fed], self.admitted, self.preempted)
 
 
 def cheapest(running: Seq[W]) -> W:
