@@ -91,6 +91,13 @@ def test_a_window_yields_what_its_rate_says() -> None:
             assert count[window] == pytest.approx(expected * factor, rel=0.08)
 
 
+def test_a_gap_longer_than_a_window_goes_on_in_the_next() -> None:
+    """One request in 2,000 s, windows of 600 s, twenty days: 864."""
+    client = steady(Law.GAMMA, 4.0, 0.0005)
+    requests = list(arrivals([Source("t", client, 1.0, 5)], 20 * 86_400.0))
+    assert len(requests) == pytest.approx(864, rel=0.08)
+
+
 def test_the_day_may_begin_in_its_middle() -> None:
     client = Client("c", (Pace(600.0, 1.0, Law.GAMMA, 4.0),), LENGTHS)
     times = [a.at_s for a in arrivals([Source("t", client, 1.0, 9)], 86_400.0, day_s=900.0)]
@@ -120,11 +127,15 @@ def test_lengths_follow_the_hour() -> None:
 
 
 def test_volumes_are_zipf_s_and_add_up() -> None:
-    clients = [steady(Law.GAMMA, 1.0, 5.0), steady(Law.WEIBULL, 0.7, 0.01)]
+    uneven = Client(
+        "u", (Pace(0.0, 9.0, Law.GAMMA, 1.0), Pace(600.0, 1.0, Law.GAMMA, 1.0)), LENGTHS
+    )
+    clients = [uneven, steady(Law.WEIBULL, 0.7, 0.01)]
     sources = resample(clients, 4, 25.0, Random(2))
+    assert {source.client.name for source in sources} == {"u", "c"}
     rates = [source.factor * source.client.per_s for source in sources]
     assert rates == pytest.approx([12.0, 6.0, 4.0, 3.0])
-    assert len({source.tenant for source in sources}) == 4
+    assert len({source.tenant for source in sources}) == len({s.seed for s in sources}) == 4
     even = resample(clients, 4, 8.0, Random(2), exponent=0.0)
     assert [s.factor * s.client.per_s for s in even] == pytest.approx([2.0] * 4)
 

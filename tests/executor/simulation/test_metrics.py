@@ -41,7 +41,14 @@ def test_service_in_a_window() -> None:
 
 
 def test_waits_that_touch_are_one_backlog() -> None:
-    waits = [("a", 3.0, 5.0), ("a", 0.0, 2.0), ("a", 1.0, 3.0), ("b", 1.0, 1.0), ("a", 7.0, 8.0)]
+    waits = [
+        ("a", 3.0, 5.0),
+        ("a", 0.0, 2.0),
+        ("a", 1.0, 3.0),
+        ("a", 1.5, 2.0),
+        ("b", 1.0, 1.0),
+        ("a", 7.0, 8.0),
+    ]
     assert backlogs(waits) == [Backlog("a", 0.0, 5.0), Backlog("a", 7.0, 8.0)]
 
 
@@ -52,6 +59,7 @@ def test_gap_counts_only_who_waited_throughout() -> None:
     assert gap(LOG, waiting, (0.0, 2.0), {"b": 0.5}) == 0.0
     assert gap(LOG, waiting, (1.0, 2.0)) == 20.0
     assert gap(LOG, waiting[1:], (0.0, 2.0)) == 0.0
+    assert gap(LOG, [waiting[0], Backlog("b", 0.0, 1.9)], (0.0, 2.0)) == 0.0
 
 
 def test_the_worst_window_is_found() -> None:
@@ -108,8 +116,8 @@ def test_jain_and_the_worst_off() -> None:
 
 
 def test_work_conservation() -> None:
-    """Work from 0 to 10 and 20 to 30; busy 2–6, 5–8 and 15–25: 6 + 5 of 20."""
-    busy = [(15.0, 25.0), (2.0, 6.0), (5.0, 8.0)]
+    """Work from 0 to 10 and 20 to 30; busy 2–6, 5–8, 5½–7 and 15–25: 6 + 5 of 20."""
+    busy = [(15.0, 25.0), (2.0, 6.0), (5.0, 8.0), (5.5, 7.0)]
     assert work_conservation(busy, [(0.0, 10.0), (20.0, 30.0)]) == pytest.approx(11 / 20)
     assert work_conservation(busy, [(15.0, 16.0)]) == 1.0
     assert work_conservation(busy, []) == 1.0

@@ -53,6 +53,7 @@ def test_nearest_rank() -> None:
     assert [percentile([3.0, 1.0], p) for p in (1, 50, 51)] == [1.0, 1.0, 3.0]
     thousand = [float(value) for value in range(1, 1001)]
     assert percentile(thousand, 99.9) == 999.0
+    assert percentile(thousand[:625], 91.04) == 569.0  # in floats 91.04·625/100 is above 569
     assert isolation([2.0, 6.0], [1.0, 4.0]) == 1.5
 
 
@@ -79,8 +80,8 @@ def test_pauses_of_others_while_something_long_runs() -> None:
 
 
 def test_first_in_flight() -> None:
-    """1–5 alone; 3 not; refused at 6 holds nothing; 7–9 alone; 9 again, as the last has just ended."""
-    spans = ((1.0, 5.0), (3.0, 4.0), (7.0, 9.0), (9.0, 12.0))
+    """1–5 alone; 3 and 4½ not; refused at 6 holds nothing; 7–9 alone; 9 again, as the last has just ended."""
+    spans = ((1.0, 5.0), (3.0, 4.0), (4.5, 4.7), (7.0, 9.0), (9.0, 12.0))
     records = [replace(SERVED, arrived_s=a, ended_s=e) for a, e in spans]
     refused = replace(REFUSED, arrived_s=6.0, ended_s=99.0)
     other = replace(SERVED, tenant="b", arrived_s=3.5)
