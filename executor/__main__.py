@@ -21,6 +21,7 @@ import structlog
 
 from executor.batch import Runner
 from executor.contract import ModelCard
+from executor.numerics import Numerics
 from executor.server import Progress, serve
 from executor.settings import Settings
 
@@ -112,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", type=Path, required=True, help="GGUF file or Hugging Face directory")
     add("--context-tokens", type=_at_least_one, default=None, help="default: the model's own")
     add("--kv-memory", type=_bytes_or_auto, default=None, help="bytes, or auto")
-    add("--numerics", choices=("fast", "invariant"), default="fast")
+    add("--numerics", choices=tuple(Numerics), default="fast")
     add("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--threads", type=_at_least_one, default=None)

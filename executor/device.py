@@ -14,6 +14,7 @@ import structlog
 from executor.cpu.backend import CpuDevice
 from executor.kernels.backend import find_gpu, refusal
 from executor.model.errors import ModelError
+from executor.numerics import Numerics
 
 if TYPE_CHECKING:
     import torch
@@ -80,13 +81,19 @@ class Device(Protocol):
         ...
 
 
-def choose(wanted: Wanted, config: ModelConfig, bounds: StepBounds, *, invariant: bool) -> Device:
+def choose(
+    wanted: Wanted, config: ModelConfig, bounds: StepBounds, *, numerics: Numerics
+) -> Device:
     """A GPU where there is one that can and nobody objects; said once, with the reason."""
     if wanted is Wanted.CPU:
-        return CpuDevice(invariant)
-    why = refusal(config, invariant=invariant)
+        return CpuDevice(numerics)
+    why = (
+        'numerics = "int8" is offered on the CPU only; expected "fast"'
+        if numerics is Numerics.INT8
+        else refusal(config, invariant=numerics is Numerics.INVARIANT)
+    )
     if why is not None and wanted is Wanted.CUDA:
         raise ModelError(f'device "cuda" cannot be used: {why}; or set device = "cpu"')
-    chosen: Device = CpuDevice(invariant) if why is not None else find_gpu(bounds)
+    chosen: Device = CpuDevice(numerics) if why is not None else find_gpu(bounds)
     _log.info("device", device=chosen.kind, name=chosen.name, reason=why or "the GPU can serve it")
     return chosen

@@ -31,6 +31,7 @@ from executor.model.weights import (
     layer_weights,
     outer_weights,
 )
+from executor.numerics import Numerics
 
 __all__ = ["ModelError", "Progress", "load"]
 
@@ -56,20 +57,20 @@ def load(
     step_tokens_max: int = 2048,
     progress: Progress = _silent,
 ) -> tuple[ModelCard, Runner]:
-    """`device`: cpu, cuda, or auto: a GPU that can serve the model, else the CPU.  `dtype`: auto,
-    float32, bfloat16.  `context_tokens`: at most the model's own.  `kv_bytes`: for keys and values; by
+    """`device`: cpu, cuda, or auto: a GPU that can serve the model, else the CPU.  `numerics`: see there;
+    `dtype`: auto, float32, bfloat16.  `context_tokens`: at most the model's own.  `kv_bytes`: for keys and values; by
     default on a CPU a quarter of what is free, at most 1 GiB, on a GPU what is left.  `threads`: by
     default one a physical core; this sets torch's for the whole process.  `rows_max` and
     `step_tokens_max`, of prompts, are the engine's: a GPU is prepared for no larger step."""
     wanted = _one_of("device", device, [each.value for each in Wanted])
-    invariant = _one_of("numerics", numerics, ["fast", "invariant"]) == "invariant"
+    promised = Numerics(_one_of("numerics", numerics, [each.value for each in Numerics]))
     number = DTYPES.get(_one_of("dtype", dtype, ["auto", *DTYPES]))
     bounds = StepBounds(rows=rows_max, prompt_tokens=step_tokens_max, guesses=GUESSES_MAX)
     torch.set_num_threads(threads or machine.physical_cores())
     progress("reading model", 0.0)
     try:
         source = open_source(path)
-        place = choose(Wanted(wanted), source.config, bounds, invariant=invariant)
+        place = choose(Wanted(wanted), source.config, bounds, numerics=promised)
         number = number or place.dtype
         place.check(source.config, number)
         runner = _placed(source, place, number, context_tokens, kv_bytes, progress)

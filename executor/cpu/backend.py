@@ -6,6 +6,7 @@ scheduling, the other devices.
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,7 @@ from executor.model.config import ModelConfig
 from executor.model.errors import ModelError
 from executor.model.rope import frequencies
 from executor.model.weights import OuterWeights
+from executor.numerics import Numerics
 
 from . import machine
 from .kv import BLOCK_TOKENS, make_kv
@@ -36,11 +38,28 @@ WARM_TOKENS: Final = 128
 _log = structlog.get_logger()
 
 
+def cannot_round(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    kernels: ctypes.CDLL | Absent,
+    *,
+    multiplies_bytes: bool,
+) -> str | None:
+    """Why this model's products cannot be of 8 bits on this machine, or None."""
+    if dtype is not torch.bfloat16:
+        return f"it rounds a model computed in bfloat16, and this one is in {dtype}"
+    if isinstance(kernels, Absent):
+        return f"it needs the native kernels ({kernels.reason})"
+    if not multiplies_bytes:
+        return "the processor does not multiply bytes (AVX512-VNNI)"
+    return unsupported(config)
+
+
 @dataclass(frozen=True, slots=True)
 class CpuDevice:
-    """A `device.Device`.  `invariant`: a row's logits may not depend on the rows beside it."""
+    """A `device.Device`."""
 
-    invariant: bool
+    numerics: Numerics
 
     @property
     def kind(self) -> str:
@@ -65,6 +84,10 @@ class CpuDevice:
         return WARM_TOKENS
 
     def check(self, config: ModelConfig, dtype: torch.dtype) -> None:
+        if self.numerics is Numerics.INT8:
+            why = cannot_round(config, dtype, library(), multiplies_bytes=machine.has_vnni())
+            if why is not None:
+                raise ModelError(f'numerics "int8" cannot be used: {why}; set numerics = "fast"')
         needed = int(config.parameters * dtype.itemsize * MEMORY_MARGIN)
         free = machine.available_bytes()
         if free is not None and needed > free:
@@ -106,7 +129,7 @@ class CpuDevice:
                     kv_blocks=kv_blocks,
                     context_tokens=context_tokens,
                     threads=torch.get_num_threads(),
-                    invariant=self.invariant,
+                    numerics=self.numerics,
                 )
             _log.warning("native_kernels_absent", reason=why)
         return TorchOps(
@@ -118,7 +141,7 @@ class CpuDevice:
                 frequencies=each,
                 attention_factors=tuple(rope.attention_factor for rope in config.ropes),
                 windows=tuple({config.kind(layer).window for layer in range(config.layers)}),
-                invariant=self.invariant,
+                invariant=self.numerics is Numerics.INVARIANT,
             ),
             embedding=outer.embedding,
             kv=make_kv(config.layers, config.kv_heads, config.head_dim, kv_blocks, dtype),

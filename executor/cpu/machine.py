@@ -69,6 +69,11 @@ def has_amx() -> bool:
     return bool(able.get("amx_tile") and able.get("amx_bf16"))
 
 
+def has_vnni() -> bool:
+    """Whether bytes are multiplied 64 at a time, as the 8-bit kernels do."""
+    return bool(torch.cpu.get_capabilities().get("avx512_vnni"))
+
+
 def cpu_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -108,11 +108,11 @@ def _state(state: State, path: str) -> Iterator[Fault]:
 
 
 def _model(model: Model, path: str) -> Iterator[Fault]:
-    if model.device is Device.CUDA and model.numerics is Numerics.INVARIANT:
+    if model.device is Device.CUDA and model.numerics is not Numerics.FAST:
         yield not_yet(
             f"{path}.numerics",
-            '"invariant" numerics on a CUDA device',
-            '"fast" there; "invariant" on the CPU',
+            f'"{model.numerics}" numerics on a CUDA device',
+            '"fast" there; "invariant" and "int8" on the CPU',
             'Set device = "cpu", or numerics = "fast".',
         )
     if model.batching is not Batching.CONTINUOUS:

@@ -39,6 +39,7 @@ class Device(StrEnum):
 class Numerics(StrEnum):
     FAST = "fast"
     INVARIANT = "invariant"
+    INT8 = "int8"
 
 
 class Batching(StrEnum):

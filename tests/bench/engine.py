@@ -19,6 +19,7 @@ from executor.backend import Linear
 from executor.batch import Batch, Row, Runner
 from executor.contract import Abort, Emitted, Sampling, Submit
 from executor.cpu.native.linear import SwitchingLinear
+from executor.cpu.native.rounded import RoundedLinear
 from executor.decoder import Decoder
 from executor.engine import Engine, Gone
 from executor.settings import Settings
@@ -141,6 +142,8 @@ class Model:
 
 def read_bytes(linear: Linear, rows: int) -> int | None:
     """Of a linear that switches layouts by the number of rows; None of any other."""
+    if isinstance(linear, RoundedLinear):
+        return linear.read_bytes(rows)
     if not isinstance(linear, SwitchingLinear):
         return None
     if linear.blocks is not None and rows <= linear.few_rows:

@@ -21,7 +21,7 @@ def common() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="keep the server's state and log")
     parser.add_argument("--model-path", help="serve this GGUF file or directory, not the default")
-    parser.add_argument("--numerics", default="fast", choices=["fast", "invariant"])
+    parser.add_argument("--numerics", default="fast", choices=["fast", "invariant", "int8"])
     parser.add_argument("--threads", type=int, help="CPU threads of our executor")
     return parser
 

@@ -26,6 +26,7 @@ from executor.kernels.backend import CudaDevice, refusal
 from executor.kernels.memory import fixed_bytes
 from executor.model.errors import ModelError
 from executor.model_runner import DTYPES, load
+from executor.numerics import Numerics
 from executor.settings import Settings
 from tests.executor.fakes import FREE, FakeRunner, Harness, job
 from tests.models import LLAMA_8B, write_tiny_llama
@@ -52,8 +53,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 # ── The choice ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def chosen(wanted: Wanted, *, invariant: bool = False) -> str:
-    return choose(wanted, LLAMA_8B, BOUNDS, invariant=invariant).kind
+def chosen(wanted: Wanted, *, numerics: Numerics = Numerics.FAST) -> str:
+    return choose(wanted, LLAMA_8B, BOUNDS, numerics=numerics).kind
 
 
 def test_auto_takes_a_gpu_that_can_and_says_so(gpu: pytest.MonkeyPatch) -> None:
@@ -75,16 +76,18 @@ def test_auto_takes_the_cpu_else_and_says_why(gpu: pytest.MonkeyPatch) -> None:
         chosen(Wanted.CUDA)
 
 
-def test_invariant_numerics_are_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("numerics", (Numerics.INVARIANT, Numerics.INT8))
+def test_other_numerics_are_the_cpus(numerics: Numerics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "reason_absent", lambda: None)
-    assert chosen(Wanted.AUTO, invariant=True) == "cpu"
-    with pytest.raises(ModelError, match=r"invariant.*CPU only"):
-        chosen(Wanted.CUDA, invariant=True)
+    assert chosen(Wanted.AUTO, numerics=numerics) == "cpu"
+    with pytest.raises(ModelError, match=rf"{numerics}.*CPU only"):
+        chosen(Wanted.CUDA, numerics=numerics)
 
 
 def test_the_cpu_is_asked_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(choice, "refusal")
-    assert choose(Wanted.CPU, LLAMA_8B, BOUNDS, invariant=True) == CpuDevice(invariant=True)
+    fixed = Numerics.INVARIANT
+    assert choose(Wanted.CPU, LLAMA_8B, BOUNDS, numerics=fixed) == CpuDevice(fixed)
 
 
 def test_a_refusal_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +190,7 @@ def test_a_gpu_that_fails_while_loading_is_named_and_the_cpu_recommended(
     def broken(*_: Any, **__: Any) -> Any:
         raise PermissionError(13, "no rights to the cache of compiled kernels")
 
-    cpu = CpuDevice(invariant=False)
+    cpu = CpuDevice(Numerics.FAST)
     made: list[Any] = []
 
     def place(self: CudaDevice, *given: Any) -> Any:

@@ -26,7 +26,7 @@ import torch
 
 from .signatures import declare
 
-SOURCES = ("linear.cpp", "stream.cpp", "attention.cpp", "sampling.cpp", "amx.cpp")
+SOURCES = ("linear.cpp", "rounded.cpp", "stream.cpp", "attention.cpp", "sampling.cpp", "amx.cpp")
 HEADERS = ("pool.hpp", "strips.hpp", "vector.hpp")
 FLAGS = (
     "-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-fvisibility=default", "-w",

@@ -56,10 +56,6 @@ inline __m512i table_of(int step, int from) {
     return _mm512_load_si512(table);
 }
 
-inline __m512 half_floats(const uint8_t* at) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)at));
-}
-
 // Rows of x against one strip, 16 columns at a time: a vector of nibbles is expanded in a register,
 // used for all rows and forgotten.  `Chains` sums a row hide the latency of the product where the
 // rows alone do not.
@@ -131,15 +127,6 @@ void block_sums(const bf16* x, long count, float* sums) {
         sums[at] = _mm512_reduce_add_ps(
             _mm512_dpbf16_ps(_mm512_setzero_ps(), load_pairs(x + at * kQuant), ones));
 }
-
-// Strips a piece of work: a few microseconds of multiplying or, of few rows, of reading, so that
-// claiming one costs little, a thread reads on where it was, and the last piece is soon done.
-inline long grain_of(long m, long strip_bytes) {
-    const long work = (m < 4 ? 4 : m) * strip_bytes;
-    return work >= (1 << 19) ? 1 : (1 << 19) / work;
-}
-
-inline long pieces_of(long strips, long grain) { return (strips + grain - 1) / grain; }
 
 template <class Format>
 void by_blocks(const bf16* x, long m, long k, const uint8_t* packed, const float* sums, const Out& out) {

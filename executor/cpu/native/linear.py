@@ -53,7 +53,7 @@ class Space:
         return self.take("work", max(1, -(-numbers // 1024)), 1024, torch.float32)
 
 
-def _aligned_bytes(count: int) -> Tensor:
+def aligned_bytes(count: int) -> Tensor:
     raw = torch.empty(count + _LINE, dtype=torch.uint8)
     skip = -raw.data_ptr() % _LINE
     return raw[skip : skip + count]
@@ -92,17 +92,17 @@ class SwitchingLinear:
         """`weight` (out, in) bfloat16, in even."""
         width_out, width_in = weight.shape
         weight = weight.contiguous()
-        strips = _aligned_bytes(library.lockgate_packed_bytes_bf16(width_out, width_in))
+        strips = aligned_bytes(library.lockgate_packed_bytes_bf16(width_out, width_in))
         library.lockgate_pack_bf16(weight.data_ptr(), width_out, width_in, strips.data_ptr())
         packed, bits = None, 0
-        if blocks is not None and _packs(blocks):
+        if blocks is not None and packs_nibbles(blocks):
             bits = 8 if blocks.kind == "q8_0" else 4
             data = blocks.data.contiguous()  # by name: a copy must outlive the call
             if bits == 8:
-                packed = _aligned_bytes(library.lockgate_packed_bytes_int8(width_out, width_in))
+                packed = aligned_bytes(library.lockgate_packed_bytes_int8(width_out, width_in))
                 library.lockgate_pack_int8(data.data_ptr(), width_out, width_in, packed.data_ptr())
             else:
-                packed = _aligned_bytes(library.lockgate_packed_bytes_int4(width_out, width_in))
+                packed = aligned_bytes(library.lockgate_packed_bytes_int4(width_out, width_in))
                 offset = blocks.kind == "q4_1"
                 library.lockgate_pack_int4(
                     data.data_ptr(), width_out, width_in, offset, packed.data_ptr()
@@ -170,7 +170,7 @@ class SwitchingLinear:
         return self.space.take("wide" if self.wide else "linear", rows, self.width_out, dtype)
 
 
-def _packs(blocks: QuantBlocks) -> bool:
+def packs_nibbles(blocks: QuantBlocks) -> bool:
     """q4_0 is packed with an offset of −8 · d, which must be a float16."""
     scales = blocks.data[..., :2].contiguous().view(torch.float16)
     return blocks.kind != "q4_0" or bool(scales.abs().max() < Q4_0_SCALE_MAX)

@@ -1,4 +1,4 @@
-"""The CPU backend in C++: bf16 on processors with AVX-512 and its bf16 products, in both numerics.
+"""The CPU backend in C++: bf16 on processors with AVX-512 and its bf16 products, in all numerics.
 
 The same operations as `cpu.torch_ops`, its twin, in fewer and larger pieces: a decode of a small
 model is mostly the overhead of calls.  Results go to buffers that live as long as the backend, one
@@ -9,9 +9,10 @@ Refuses to know: scheduling, sampling, files, the order of a layer's operations.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,12 +28,15 @@ from executor.cpu.kv import BLOCK_TOKENS
 from executor.model.config import Activation, ModelConfig
 from executor.model.source import QuantBlocks
 from executor.model.weights import LayerWeights
+from executor.numerics import Numerics
 
 from .linear import Space, SwitchingLinear, choose
 from .plan import NativePlan, make_native_plan
+from .rounded import GROUP, RoundedLinear, choose_rounded
 from .sampling import sample_natively
 
-BYTES_BOTH = 3.5  # a weight, in both layouts
+BYTES_BOTH, BYTES_BOTH_ROUNDED = 3.5, 1.7  # a weight, in both layouts
+L = TypeVar("L", SwitchingLinear, RoundedLinear)
 HEAD_MULTIPLE, HEAD_MAX, GROUP_MAX = 32, 256, 48
 
 
@@ -69,9 +73,10 @@ class NativeOps:
     embedding: Tensor  # bfloat16
     memory: tuple[NDArray[np.uint16], ...]  # a layer: (blocks, 2 · kv_heads · 32 · head_dim), bf16
     space: Space
-    linears: list[SwitchingLinear]  # all of them, to be measured
+    linears: list[SwitchingLinear | RoundedLinear]  # all of them, to be measured
     keeps_blocks: bool  # of 4 or 8 bits, as the file has them, beside the strips
     tiles: bool  # the processor's matrix tiles may be used
+    rounds: bool  # products are of 8 bits
 
     @property
     def block_tokens(self) -> int:
@@ -89,7 +94,8 @@ class NativeOps:
         *,
         wide: bool = False,
     ) -> Linear:
-        made = SwitchingLinear.make(self.library, self.space, weight, bias, blocks, wide=wide)
+        kind = RoundedLinear if self.rounds and weight.shape[1] % GROUP == 0 else SwitchingLinear
+        made = kind.make(self.library, self.space, weight, bias, blocks, wide=wide)
         self.linears.append(made)
         return made
 
@@ -101,12 +107,11 @@ class NativeOps:
         return self.keeps_blocks
 
     def warm(self, decode: Callable[[int], None]) -> None:
-        by_shape: dict[tuple[int, int], list[SwitchingLinear]] = {}
-        for linear in self.linears:
-            by_shape.setdefault((linear.width_in, linear.width_out), []).append(linear)
         with torch.inference_mode():
-            for same in by_shape.values():
+            for same in _by_shape(self.linears, SwitchingLinear):
                 choose(same, perf_counter, tiles=self.tiles)
+            for alike in _by_shape(self.linears, RoundedLinear):
+                choose_rounded(alike, perf_counter)
         decode(1)
 
     def layer(self, number: int, weights: LayerWeights) -> Layer:
@@ -209,6 +214,15 @@ class NativeOps:
             layer[which] = 0
 
 
+def _by_shape(linears: Sequence[object], kind: type[L]) -> Collection[list[L]]:
+    """Those of one class, by their widths."""
+    found: dict[tuple[int, int], list[L]] = {}
+    for linear in linears:
+        if isinstance(linear, kind):
+            found.setdefault((linear.width_in, linear.width_out), []).append(linear)
+    return found.values()
+
+
 def make_native_ops(
     config: ModelConfig,
     library: ctypes.CDLL,
@@ -218,13 +232,15 @@ def make_native_ops(
     kv_blocks: int,
     context_tokens: int,
     threads: int,
-    invariant: bool,
+    numerics: Numerics,
 ) -> NativeOps:
     """`ropes`: frequencies, one each.  The kernels have threads of their own; torch's would only spin
     beside them, so torch keeps one.  A row's result does not depend on the other rows, but on the layout
-    and the unit that multiplied it: `invariant` has one of each."""
+    and the unit that multiplied it: `invariant` has one of each.  Matrix tiles multiply bf16 alone."""
     free = machine.available_bytes()
-    tiles = not invariant and machine.has_amx() and bool(library.lockgate_amx_allowed())
+    rounds = numerics is Numerics.INT8
+    both = BYTES_BOTH_ROUNDED if rounds else BYTES_BOTH
+    tiles = numerics is Numerics.FAST and machine.has_amx() and bool(library.lockgate_amx_allowed())
     library.lockgate_threads(threads)
     torch.set_num_threads(1)
     return NativeOps(
@@ -239,8 +255,10 @@ def make_native_ops(
         memory=_memory(config, kv_blocks),
         space=Space(),
         linears=[],
-        keeps_blocks=not invariant and (free is None or free > config.parameters * BYTES_BOTH),
+        keeps_blocks=numerics is not Numerics.INVARIANT
+        and (free is None or free > config.parameters * both),
         tiles=tiles,
+        rounds=rounds,
     )
 
 

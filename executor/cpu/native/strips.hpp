@@ -1,4 +1,4 @@
-// What matrix products over strips share: where results go, and how many rows to take at once.
+// What matrix products over strips share: where results go, and how many rows and strips to take at once.
 #pragma once
 
 #include "vector.hpp"
@@ -35,6 +35,19 @@ inline long rows_at_once(long m, long k) {
     const long most = kCacheBytes / (2 * k) > kTileRows ? kCacheBytes / (2 * k) : kTileRows;
     const long parts = (m + most - 1) / most;
     return (m + parts - 1) / parts;
+}
+
+// Strips a piece of work: a few microseconds of multiplying or, of few rows, of reading, so that
+// claiming one costs little, a thread reads on where it was, and the last piece is soon done.
+inline long grain_of(long m, long strip_bytes) {
+    const long work = (m < 4 ? 4 : m) * strip_bytes;
+    return work >= (1 << 19) ? 1 : (1 << 19) / work;
+}
+
+inline long pieces_of(long strips, long grain) { return (strips + grain - 1) / grain; }
+
+inline __m512 half_floats(const uint8_t* at) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)at));
 }
 
 }  // namespace lockgate

@@ -86,17 +86,17 @@ inline void tile(const bf16* a, ptrdiff_t a_stride, const bf16* b, ptrdiff_t b_s
 }
 
 // Call `body.template run<R>(first, …)` for `rows` rows in as few tiles as there must be, each as
-// full as the others.
-template <class Body>
+// full as the others, of at most `Most` rows.
+template <int Most = kTileRows, class Body>
 inline void each_tile(long rows, Body&& body) {
-    const long tiles = (rows + kTileRows - 1) / kTileRows;
+    const long tiles = (rows + Most - 1) / Most;
     long first = 0;
     for (long at = 0; at < tiles; ++at) {
         const long count = (rows - first) / (tiles - at);
         switch (count) {
 #define LOCKGATE_CASE(R) \
     case R:              \
-        body.template run<R>(first); \
+        if constexpr (R <= Most) body.template run<R>(first); \
         break;
             LOCKGATE_CASE(1) LOCKGATE_CASE(2) LOCKGATE_CASE(3) LOCKGATE_CASE(4)
             LOCKGATE_CASE(5) LOCKGATE_CASE(6) LOCKGATE_CASE(7) LOCKGATE_CASE(8)

@@ -16,6 +16,7 @@ from executor.batch import Batch, Row
 from executor.cpu.native.ops import NativeOps, make_native_ops
 from executor.model.config import LayerKind, ModelConfig, Rope
 from executor.model.rope import frequencies
+from executor.numerics import Numerics
 
 BLOCK = 32
 CONTEXT = 2048
@@ -64,7 +65,7 @@ class Bench:
         ropes = [frequencies(rope, case.d)]
         ops = make_native_ops(
             config, kernels, embedding, ropes, kv_blocks=blocks, context_tokens=context, threads=2,
-            invariant=True,
+            numerics=Numerics.INVARIANT,
         )  # fmt: skip
         flat = torch.ones(32)
         norm = (drawn(91, case.d), drawn(92, case.d)) if case.norms else (None, None)

@@ -9,6 +9,7 @@
 #include "attention.cpp"
 #include "linear.cpp"
 #include "stream.cpp"
+#include "rounded.cpp"  // last: it raises what may be compiled
 
 namespace {
 
@@ -93,6 +94,39 @@ uint64_t linears() {
                         lockgate_linear_int4(x.data(), m, k, n, nibbles.line, nullptr, wide.data(), 1, sums.data());
                     }
                     all ^= digest(out) + 3 * digest(wide);
+                }
+            }
+    return all;
+}
+
+uint64_t rounded() {
+    uint64_t all = 0;
+    if (!__builtin_cpu_supports("avx512vnni")) return all;
+    for (long n : {1, 31, 32, 33, 95})
+        for (long k : {32, 96, 16416})
+            for (long m : {0, 1, 2, 7, 8, 9, 29}) {
+                if (k > 1000 && n > 33 || kFew && (k > 1000 || n < 95)) continue;
+                const auto weight = halves(n * k), x = halves(m * k);
+                const auto bias = floats(n);
+                Numbers<bf16> out(m * n);
+                Numbers<float> wide(m * n);
+                Numbers<uint8_t> work(lockgate_rounded_bytes(m, k));
+                Lines columns(lockgate_packed_bytes_column(n, k)), nibbles(lockgate_packed_bytes_nibbles(n, k));
+                lockgate_pack_column(weight.data(), n, k, columns.line);
+                lockgate_linear_column(x.data(), m, k, n, columns.line, bias.data(), out.data(), 0, work.data());
+                lockgate_linear_column(x.data(), m, k, n, columns.line, nullptr, wide.data(), 1, work.data());
+                all ^= digest(out) + 3 * digest(wide);
+                for (long each : {18, 20}) {
+                    Numbers<uint8_t> blocks(n * (k / 32) * each);
+                    for (uint8_t& byte : blocks) byte = uint8_t(chance());
+                    for (long b = 0; b < n * (k / 32); ++b) {  // finite scales
+                        blocks[b * each + 1] &= 0x3b;
+                        if (each == 20) blocks[b * each + 3] &= 0x3b;
+                    }
+                    lockgate_pack_nibbles(blocks.data(), n, k, each == 20, nibbles.line);
+                    lockgate_linear_nibbles(x.data(), m, k, n, nibbles.line, bias.data(), out.data(), 0, work.data());
+                    lockgate_linear_nibbles(x.data(), m, k, n, nibbles.line, nullptr, wide.data(), 1, work.data());
+                    all ^= digest(out) + 5 * digest(wide);
                 }
             }
     return all;
@@ -185,11 +219,12 @@ uint64_t attentions() {
 
 // Argument: threads.
 int main(int, char** arguments) {
-    uint64_t found[2][3];
+    uint64_t found[2][4];
     for (int many = 0; many < 2; ++many) {
         if (many) lockgate_threads(std::atoi(arguments[1]));
         seed = 1;
         found[many][0] = linears(), found[many][1] = streams(), found[many][2] = attentions();
+        found[many][3] = rounded();
     }
     if (std::memcmp(found[0], found[1], sizeof found[0])) return std::puts("threads change bits"), 1;
     return 0;
