@@ -198,6 +198,28 @@ def test_what_is_written_is_read(put: Put) -> None:
     assert plain.getvalue().startswith(b'{"timestamp":')
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(put: Put, seed: int) -> None:
+    """Bytes changed, cut out or doubled, in every format: TraceError, or rows within their bounds."""
+    rng = random.Random(seed)
+    ours = OURS + '0.0,acme,13,199\n2.5e-1,"glo,bex",36,137\n'
+    azure = AZURE + "2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n"
+    whole = [text.encode() for text in (ours, azure, MOONCAKE)]
+    for start in (*whole, gzip.compress(whole[2])):
+        for _ in range(10):
+            data = bytearray(start)
+            for _ in range(rng.randint(1, 3)):
+                at = rng.randrange(len(data))
+                data[at : at + rng.randint(0, 2)] = rng.choice(
+                    (b"", rng.randbytes(1), rng.choice((b"-", b",", b'"', b"9", b"e", b"\n", b"[")))
+                )
+            try:
+                rows = read(put(bytes(data)))
+            except TraceError:
+                continue
+            assert all(row.at_s >= 0 and 1 <= row.prompt_tokens <= 10**7 for row in rows)
+
+
 ROWS = {
     "vtc_arena27_10min.csv": (1500, 27),
     "servegen_mlarge_1h_8rps_sampled.csv": (28_806, 49),

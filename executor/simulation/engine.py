@@ -1,0 +1,261 @@
+"""One engine, step-exact: a scheduler of `executor.scheduler` on a machine that is a formula.
+
+Theory of operation.  As `executor.engine` does: take what came → expire → plan → run → take again, so
+that what was cancelled meanwhile is known before results are looked at → charge the measured time by
+fitted rates → results.  The only things that happen are `Happening`s and steps.  Time is whole
+nanoseconds and goes on by what a step takes, or to the next happening.
+
+The scheduler sees `SimWork`, fitted `Rates` and free blocks.  How long an answer will be is known here
+alone.  The same requests, machine and scheduler give the same outcome, byte for byte.
+
+Refuses to know: how requests were made, what the figures mean.  Source: SCHEDULER.md §4, L0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from enum import IntEnum
+from heapq import heappop, heappush
+from random import Random
+
+from executor.cost import Share, StepTimes, attribute
+from executor.scheduler.protocol import Chunk, Limits, Moment, Scheduler, admission_tokens
+from executor.simulation.machine import Machine
+from executor.simulation.metrics_requests import Ending
+from executor.simulation.outcome import Outcome, Run, Served
+from executor.simulation.work import Request, SimWork
+
+
+class Happening(IntEnum):
+    """All that can happen to an engine from outside, in this order at one instant."""
+
+    CANCEL = 0
+    EXPIRE = 1
+    ARRIVE = 2
+
+
+class _Life:
+    """What a scheduler may not see of a request, and what is written down about it."""
+
+    __slots__ = (
+        "device_ns",
+        "dispatched_ns",
+        "lost_ns",
+        "recomputed",
+        "request",
+        "times_ns",
+        "work",
+    )
+
+    def __init__(self, request: Request, work: SimWork) -> None:
+        self.request = request
+        self.work = work
+        self.dispatched_ns: int | None = None
+        self.times_ns: list[int] = []
+        self.device_ns = 0
+        self.lost_ns = 0
+        self.recomputed = 0
+
+
+class Engine:
+    """`offer` requests, then `run`.  `jitter`: relative spread of the true step times, by `rng`.
+    `learns`: rates are fitted to what is measured; else they stay what `times` says."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        scheduler: Scheduler[SimWork],
+        limits: Limits,
+        *,
+        times: StepTimes | None = None,
+        learns: bool = True,
+        jitter: float = 0.0,
+        rng: Random | None = None,
+    ) -> None:
+        assert not jitter or rng is not None
+        self.now_ns = 0
+        self.free = limits.blocks_total
+        self.seen = Run()
+        self._machine = machine
+        self._scheduler = scheduler
+        self._limits = limits
+        self._times = times or StepTimes()
+        self._learns = learns
+        self._jitter = jitter
+        self._rng = rng
+        self._tickets = 0
+        self._lives: dict[int, _Life] = {}
+        self._agenda: list[tuple[int, Happening, int, Request | None]] = []
+
+    @property
+    def here(self) -> int:
+        """Requests that were filed and live."""
+        return len(self._lives)
+
+    def offer(self, request: Request) -> int:
+        """It will arrive; its ticket.  Tickets follow the order of offers, so offer in order of time."""
+        ticket = self._tickets
+        self._tickets += 1
+        heappush(self._agenda, (request.at_ns, Happening.ARRIVE, ticket, request))
+        return ticket
+
+    def run(self, until_ns: int | None = None) -> Run:
+        """Step until nothing is left, or no step begins before `until_ns`.  May be called again."""
+        while until_ns is None or self.now_ns < until_ns:
+            self._take()
+            plan = self._scheduler.plan(Moment(self.now_ns, self.free, self._times.rates))
+            for work in plan.preempted:
+                self.free += work.release()
+                work.rewind(self.now_ns)
+            if plan.chunks:
+                for work in plan.admitted:
+                    self._admit(work)
+                self._step(plan.chunks)
+                continue
+            assert not self._lives or plan.wake_ns is not None, "work is here and nothing runs"
+            next_ns = self._next_ns(plan.wake_ns)
+            if next_ns is None or (until_ns is not None and next_ns >= until_ns):
+                if until_ns is not None:
+                    self.now_ns = max(self.now_ns, until_ns)
+                break
+            self.now_ns = max(self.now_ns + 1, next_ns)
+        self.seen.end_ns = self.now_ns
+        return self.seen
+
+    def _next_ns(self, wake_ns: int | None) -> int | None:
+        due = [self._agenda[0][0]] if self._agenda else []
+        if wake_ns is not None:
+            due.append(wake_ns)
+        return min(due, default=None)
+
+    # What happens
+
+    def _take(self) -> None:
+        agenda, now_ns = self._agenda, self.now_ns
+        while agenda and agenda[0][0] <= now_ns:
+            at_ns, happening, ticket, request = heappop(agenda)
+            if happening is Happening.ARRIVE:
+                assert request is not None
+                self._file(request, ticket)
+                continue
+            life = self._lives.get(ticket)
+            if life is None:
+                continue
+            if happening is Happening.CANCEL:
+                self.seen.cancel_to_free_ns.append(now_ns - at_ns)
+                self._end(life, Ending.CANCELLED)
+            elif life.dispatched_ns is None:
+                self._end(life, Ending.EXPIRED)
+
+    def _file(self, request: Request, ticket: int) -> None:
+        room = self._limits.blocks_total * self._limits.block_tokens
+        assert request.prompt_tokens + request.output_tokens <= room, "it never fits this machine"
+        work = SimWork(request, ticket, self.now_ns)
+        self._lives[ticket] = _Life(request, work)
+        self._scheduler.add(work, self.now_ns)
+        if request.cancel_ns is not None:
+            due_ns = request.at_ns + request.cancel_ns
+            heappush(self._agenda, (due_ns, Happening.CANCEL, ticket, None))
+        if request.queue_ns is not None:
+            due_ns = request.at_ns + request.queue_ns
+            heappush(self._agenda, (due_ns, Happening.EXPIRE, ticket, None))
+
+    def _admit(self, work: SimWork) -> None:
+        life = self._lives[work.ticket]
+        work.since_ns = self.now_ns
+        if life.dispatched_ns is None:
+            life.dispatched_ns = self.now_ns
+
+    # A step
+
+    def _step(self, chunks: Seq[Chunk[SimWork]]) -> None:
+        limits = self._limits
+        rows: list[Share] = []
+        for chunk in chunks:
+            work, count = chunk.seq, chunk.count
+            start = work.computed
+            tokens = start + count if work.blocks else admission_tokens(work, limits)
+            self.free -= work.hold(limits.blocks(tokens))
+            rows.append(Share(count, start, max(0, min(count, work.high_water - start))))
+        assert self.free >= 0, "more blocks were promised than there are"
+        took_ns = self._machine.step_ns(rows)
+        if self._jitter:
+            assert self._rng is not None
+            took_ns = max(1, round(took_ns * self._rng.lognormvariate(0.0, self._jitter)))
+        self.now_ns += took_ns
+        self.seen.step(took_ns, len(rows))
+        gave = self._charge(chunks, rows, took_ns)
+        self._take()
+        self._results(chunks, gave)
+        for tenant, (device_ns, prompt, output) in gave.items():
+            self.seen.service.append(Served(self.now_ns, tenant, device_ns, prompt, output))
+
+    def _charge(
+        self, chunks: Seq[Chunk[SimWork]], rows: Seq[Share], took_ns: int
+    ) -> dict[str, list[int]]:
+        """Device time and prompt tokens that each tenant got of it (the third: output tokens)."""
+        parts = attribute(took_ns, rows, self._times.rates)
+        if self._learns:
+            self._times.observe(rows, took_ns)
+        gave: dict[str, list[int]] = {}
+        for chunk, row, (own_ns, lost_ns) in zip(chunks, rows, parts, strict=True):
+            work = chunk.seq
+            life = self._lives[work.ticket]
+            prompt = max(0, min(work.computed + row.new, work.prompt_tokens) - work.high_water)
+            work.advance(row.new)
+            life.device_ns += own_ns
+            if row.lost:
+                life.lost_ns += lost_ns
+                life.recomputed += row.lost
+            self._scheduler.charge(work, own_ns, lost_ns)
+            mine = gave.get(work.tenant)
+            if mine is None:
+                mine = gave[work.tenant] = [0, 0, 0]
+            mine[0] += own_ns
+            mine[1] += max(0, prompt)
+        return gave
+
+    def _results(self, chunks: Seq[Chunk[SimWork]], gave: dict[str, list[int]]) -> None:
+        now_ns, room = self.now_ns, self._limits.blocks_total * self._limits.block_tokens
+        for chunk in chunks:
+            work = chunk.seq
+            if work.computed != work.known:
+                continue
+            life = self._lives.get(work.ticket)
+            if life is None:
+                continue  # cancelled while it was computed
+            work.known += 1
+            life.times_ns.append(now_ns)
+            gave[work.tenant][2] += 1
+            said = work.known - work.prompt_tokens
+            if said == life.request.output_tokens or work.known > room:
+                self._end(life, Ending.FINISHED)
+
+    def _end(self, life: _Life, ending: Ending) -> None:
+        """The one way out."""
+        work = life.work
+        del self._lives[work.ticket]
+        self._scheduler.remove(work)
+        self.free += work.release()
+        self.seen.outcomes.append(
+            Outcome(
+                ticket=work.ticket,
+                request=life.request,
+                ending=ending,
+                dispatched_ns=life.dispatched_ns,
+                times_ns=life.times_ns,
+                ended_ns=self.now_ns,
+                device_ns=life.device_ns,
+                lost_ns=life.lost_ns,
+                preemptions=work.preemptions,
+                recomputed_tokens=life.recomputed,
+            )
+        )
+
+
+def simulate(engine: Engine, requests: Iterable[Request], until_ns: int | None = None) -> Run:
+    """Offer them all in order of time and run."""
+    for request in sorted(requests, key=lambda each: each.at_ns):
+        engine.offer(request)
+    return engine.run(until_ns)

@@ -1,0 +1,118 @@
+"""What is written down of a run: each request's end, each step's service, and how it reads as the
+records and logs that `metrics` take.
+
+Refuses to know: how it came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from executor.simulation.metrics import Service
+from executor.simulation.metrics_requests import Ending, Record, Tokens
+from executor.simulation.work import NS, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`times_ns`: when each of its tokens was said."""
+
+    ticket: int
+    request: Request
+    ending: Ending
+    dispatched_ns: int | None
+    times_ns: Sequence[int]
+    ended_ns: int
+    device_ns: int = 0
+    lost_ns: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+
+    @property
+    def waited_ns(self) -> int | None:
+        return None if self.dispatched_ns is None else self.dispatched_ns - self.request.at_ns
+
+    @property
+    def ttft_ns(self) -> int | None:
+        return self.times_ns[0] - self.request.at_ns if self.times_ns else None
+
+    def pauses_ns(self) -> list[int]:
+        """Between one token and the next."""
+        return [later - earlier for earlier, later in pairwise(self.times_ns)]
+
+    def record(self) -> Record:
+        """`output_tokens` are those that were said."""
+        asked = self.request
+        return Record(
+            tenant=asked.tenant,
+            arrived_s=asked.at_ns / NS,
+            prompt_tokens=asked.prompt_tokens,
+            output_tokens=len(self.times_ns),
+            ended_s=self.ended_ns / NS,
+            ending=self.ending,
+            dispatched_s=None if self.dispatched_ns is None else self.dispatched_ns / NS,
+            first_token_s=self.times_ns[0] / NS if self.times_ns else None,
+            kind=asked.workload,
+        )
+
+
+class Served(NamedTuple):
+    """What a tenant got of a step that ended at `at_ns`.  Recomputed tokens are nobody's."""
+
+    at_ns: int
+    tenant: str
+    device_ns: int
+    prompt: int
+    output: int
+
+
+@dataclass(slots=True)
+class Run:
+    """Grows while an engine runs."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    service: list[Served] = field(default_factory=list)
+    cancel_to_free_ns: list[int] = field(default_factory=list)
+    steps: int = 0
+    rows: int = 0
+    busy_ns: int = 0
+    step_ns_max: int = 0
+    end_ns: int = 0
+
+    def step(self, took_ns: int, rows: int) -> None:
+        self.steps += 1
+        self.rows += rows
+        self.busy_ns += took_ns
+        self.step_ns_max = max(self.step_ns_max, took_ns)
+
+    @property
+    def records(self) -> list[Record]:
+        return [outcome.record() for outcome in self.outcomes]
+
+    def in_tokens(self, per_prompt: float = 1.0, per_output: float = 2.0) -> list[Service]:
+        """As it was computed, step by step."""
+        return [
+            Service(
+                each.at_ns / NS, each.tenant, per_prompt * each.prompt + per_output * each.output
+            )
+            for each in self.service
+        ]
+
+    def in_device_ms(self) -> list[Service]:
+        return [
+            Service(each.at_ns / NS, each.tenant, each.device_ns / 1e6) for each in self.service
+        ]
+
+    def tokens(self) -> Tokens:
+        """Computed, and those of them for nothing, of what has ended."""
+        recomputed = sum(each.recomputed_tokens for each in self.outcomes)
+        fresh = sum(each.prompt + each.output for each in self.service)
+        return Tokens(computed=fresh + recomputed, recomputed=recomputed)
+
+    @property
+    def recomputed_part(self) -> float:
+        """Of the time that the device was busy."""
+        return sum(each.lost_ns for each in self.outcomes) / self.busy_ns if self.busy_ns else 0.0

@@ -1,0 +1,124 @@
+"""A request in the simulator: what was offered, and what a scheduler may see of it.
+
+`Request` holds the whole truth, its output length included.  `SimWork` satisfies `protocol.Work` and
+does not hold that length anywhere: whoever decides cannot know it, not even by mistake.  `computed`
+tokens have keys and values, `known` exist, `high_water` is how far it ever got, as in
+`executor.sequence`.  Blocks are numbers that nobody else has.
+
+Refuses to know: machines, clocks, decisions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+NS: Final = 1_000_000_000
+_BLOCKS_MAX: Final = 1 << 24  # of one request: its numbers never meet another's
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`max_new_tokens` is what its client allows; it says `output_tokens` and ends.  `cancel_ns`: so
+    long after its arrival the client leaves.  `queue_ns`: not begun by then, it expires."""
+
+    at_ns: int
+    tenant: str
+    prompt_tokens: int
+    output_tokens: int
+    max_new_tokens: int = 1024
+    weight: float = 1.0
+    user: str = ""
+    user_weight: float = 1.0
+    workload: str = ""
+    cancel_ns: int | None = None
+    queue_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.output_tokens <= self.max_new_tokens:
+            raise ValueError(
+                f"a request says {self.output_tokens} tokens; expected 1 to its {self.max_new_tokens}"
+            )
+        if self.prompt_tokens < 1 or self.at_ns < 0:
+            raise ValueError("a request needs a prompt and a time of arrival from 0 on")
+
+
+class SimWork:
+    """Mutable, owned by an engine."""
+
+    __slots__ = (
+        "blocks",
+        "computed",
+        "high_water",
+        "known",
+        "max_new_tokens",
+        "preemptions",
+        "prompt_tokens",
+        "since_ns",
+        "tenant",
+        "tenant_weight",
+        "ticket",
+        "user",
+        "user_weight",
+        "workload",
+    )
+
+    def __init__(self, request: Request, ticket: int, now_ns: int) -> None:
+        self.ticket = ticket
+        self.workload = request.workload
+        self.tenant = request.tenant
+        self.tenant_weight = request.weight
+        self.user = request.user
+        self.user_weight = request.user_weight
+        self.since_ns = now_ns
+        self.prompt_tokens = request.prompt_tokens
+        self.max_new_tokens = request.max_new_tokens
+        self.known = request.prompt_tokens
+        self.computed = 0
+        self.high_water = 0
+        self.preemptions = 0
+        self.blocks = range(0)
+
+    @property
+    def todo(self) -> int:
+        return self.known - self.computed
+
+    @property
+    def generated(self) -> int:
+        return self.known - self.prompt_tokens
+
+    def lent(self, block_tokens: int) -> int:
+        """Nobody's prompt is another's here."""
+        return 0
+
+    def hold(self, count: int) -> int:
+        """Own `count` blocks at least; how many were taken for that."""
+        more = count - len(self.blocks)
+        if more <= 0:
+            return 0
+        assert count < _BLOCKS_MAX
+        first = self.ticket * _BLOCKS_MAX
+        self.blocks = range(first, first + count)
+        return more
+
+    def release(self) -> int:
+        count = len(self.blocks)
+        self.blocks = range(0)
+        return count
+
+    def advance(self, count: int) -> int:
+        """`count` more tokens are computed; how many of them for the first time."""
+        self.computed += count
+        assert self.computed <= self.known
+        fresh = self.computed - self.high_water
+        if fresh <= 0:
+            return 0
+        self.high_water = self.computed
+        return fresh
+
+    def rewind(self, now_ns: int) -> None:
+        """Preempted: all is to be computed again, nothing that was said is lost."""
+        assert not self.blocks
+        self.computed = 0
+        self.preemptions += 1
+        self.since_ns = now_ns
