@@ -158,7 +158,12 @@ class Cause(StrEnum):
     REFUSED = "refused"  # can never fit, malformed: the gateway should have caught it
     GRAMMAR = "grammar"  # it cannot be compiled; `detail` says why, in a sentence for the caller
     GRAMMAR_BUDGET = "grammar_budget"  # it took more processor time or memory than one may
-    OVERLOADED = "overloaded"  # the executor's own queue bound
+    BACKLOG = (
+        "backlog"  # too much of its own tenant's waits: it would be late, or made room for others
+    )
+    OVERLOADED = (
+        "overloaded"  # it would be late, or there is no room, though within its share: our doing
+    )
     CRASHED = "crashed"  # a fault of ours; retryable
 
 
@@ -183,6 +188,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     recomputed_ns: int = 0
     preemptions: int = 0
     detail: str = ""
+    retry_ms: int | None = None  # of BACKLOG and OVERLOADED: when it would be taken
 
 
 Update = Waiting | Prefilling | Emitted | Ended

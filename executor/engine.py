@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -27,7 +27,6 @@ from executor.choice import Choice
 from executor.contract import (
     Abort,
     Cause,
-    Command,
     Emitted,
     Ended,
     Gauges,
@@ -39,11 +38,14 @@ from executor.contract import (
     Waiting,
 )
 from executor.cost import StepTimes, attribute
+from executor.deadlines import Deadlines
 from executor.failure import where
 from executor.grammar.protocol import Grammars
 from executor.grammar.seats import Seats, gone
 from executor.guesses import Guesser, Planned, choose
+from executor.inbox import Gone, Inbox
 from executor.positions import Positions
+from executor.scheduler.promises import Why
 from executor.scheduler.protocol import Chunk, Moment, Scheduler, admission_tokens
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits, scheduler_of
@@ -51,17 +53,9 @@ from executor.siblings import Siblings
 from executor.totals import Totals
 
 FAILURES_MAX: Final = 3
-_NEVER_NS: Final = 2**63
+_FULL: Final = "as many requests wait already as may"
+_LATE: Final = "it would not start in the time that its class is promised"
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """A connection closed: everything it asked for is aborted, and nobody hears of it."""
-
-
-Inbox = Callable[[], Seq[tuple[int, Command | Gone]]]
-"""Take what arrived since the last call: (owner, command), in order.  Never waits."""
 
 
 class EngineFailed(Exception):
@@ -101,7 +95,7 @@ class Engine:
         self._tickets = 0
         self._failures = 0
         self._positions = Positions()
-        self._deadline_due_ns = _NEVER_NS
+        self._deadlines = Deadlines()
 
     @property
     def busy(self) -> bool:
@@ -117,7 +111,7 @@ class Engine:
         self._hear_grammars(now_ns)
         for seq in self._siblings.ready():
             self._enqueue(seq, now_ns)
-        plan = self._scheduler.plan(Moment(now_ns, self.blocks.free, self._times.rates))
+        plan = self._scheduler.plan(self._moment(now_ns))
         self._preempt(plan.preempted, now_ns)
         self._stalled = not plan.chunks
         assert plan.chunks or not self._seqs or self._seats.waited_for, "it would spin for ever"
@@ -173,23 +167,35 @@ class Engine:
         if why is not None:
             self._say(owner, Ended(request=job.request, cause=Cause.REFUSED, detail=why))
             return
-        if self.gauges.waiting >= self._settings.waiting_max:
-            detail = f"{self._settings.waiting_max} requests are waiting already"
-            self._say(owner, Ended(request=job.request, cause=Cause.OVERLOADED, detail=detail))
+        if len(self._outside) >= self._settings.waiting_max:
+            self._say(owner, Ended(request=job.request, cause=Cause.OVERLOADED, detail=_FULL))
             return
         seq = self._seqs[key] = Sequence(key, job, self._tickets, now_ns)
         self._tickets += 1
         self._siblings.file(seq, self._seqs)
         if not self._seats.file(seq):
             self._enqueue(seq, now_ns)
-        if seq.deadline_ns is not None:
-            self._deadline_due_ns = min(self._deadline_due_ns, seq.deadline_ns)
+        self._deadlines.file(seq)
 
     def _enqueue(self, seq: Sequence, now_ns: int) -> None:
         if self._siblings.hold(seq):
             return
+        if seq.leader is None:  # else it is part of a request that was let in
+            refused = self._scheduler.refuses(seq, self._moment(now_ns))
+            if refused is not None:
+                cause = Cause.BACKLOG if refused.why is Why.BACKLOG else Cause.OVERLOADED
+                self._end(seq.key, cause, now_ns, _LATE, refused.retry_ms, queued=False)
+                return
+        if len(self._scheduler.waiting) >= self._settings.waiting_max:
+            goes = self._scheduler.displaces(seq)
+            self._end(goes.key, Cause.BACKLOG, now_ns, _FULL, queued=goes is not seq)
+            if goes is seq:
+                return
         self._scheduler.add(seq, now_ns)
         self._positions.change(at_once=True)
+
+    def _moment(self, now_ns: int) -> Moment:
+        return Moment(now_ns, self.blocks.free, self._times.rates)
 
     def _hear_grammars(self, now_ns: int) -> None:
         """Compiled ones join the queue, refused ones end, and who waited for a mask goes on."""
@@ -203,19 +209,10 @@ class Engine:
             self._result(seq, (choice,), now_ns)
 
     def _expire(self, now_ns: int) -> None:
-        """End what waited too long before its prefill.  Looks at the queue only when one is due."""
-        if now_ns < self._deadline_due_ns:
-            return
-        due, self._deadline_due_ns = [], _NEVER_NS
-        for seq in (*self._scheduler.waiting, *self._outside):
-            if seq.deadline_ns is None or seq.started:
-                continue
-            if seq.deadline_ns <= now_ns:
-                due.append(seq.key)
-            else:
-                self._deadline_due_ns = min(self._deadline_due_ns, seq.deadline_ns)
-        for key in due:
-            self._end(key, Cause.QUEUE_DEADLINE, now_ns)
+        if self._deadlines.is_due(now_ns):
+            waiting = (*self._scheduler.waiting, *self._outside)
+            for key in self._deadlines.passed(waiting, now_ns):
+                self._end(key, Cause.QUEUE_DEADLINE, now_ns)
 
     # Before the model
 
@@ -343,20 +340,30 @@ class Engine:
 
     # After the model
 
-    def _end(self, key: Key, cause: Cause, now_ns: int, detail: str = "") -> None:
-        """The one way out for a request that was filed.  Nothing if it has ended already."""
+    def _end(
+        self,
+        key: Key,
+        cause: Cause,
+        now_ns: int,
+        detail: str = "",
+        retry_ms: int | None = None,
+        *,
+        queued: bool = True,
+    ) -> None:
+        """The one way out for a request that was filed.  Nothing if it has ended already.  `queued`: the
+        scheduler knows it, unless it waits outside."""
         seq = self._seqs.pop(key, None)
         if seq is None:
             return
         seq.generation += 1
         seq.enter(seq.phase, now_ns)
         outside = (self._seats.forget(seq), self._siblings.forget(seq))
-        if not any(outside):
+        if queued and not any(outside):
             self._scheduler.remove(seq)
         self.blocks.release(seq)
         self._guesser.forget(key)
         self._positions.change()
-        self._say(key[0], seq.ended(cause, detail))
+        self._say(key[0], seq.ended(cause, detail, retry_ms))
 
     def _scrub(self) -> None:
         try:

@@ -208,7 +208,7 @@ class Sequence:
             return Cause.LENGTH
         return Cause.LENGTH if length > kv_tokens else None
 
-    def ended(self, cause: Cause, detail: str = "") -> Ended:
+    def ended(self, cause: Cause, detail: str = "", retry_ms: int | None = None) -> Ended:
         return Ended(
             request=self.key[1],
             cause=cause,
@@ -221,6 +221,7 @@ class Sequence:
             recomputed_ns=self.recomputed_ns,
             preemptions=self.preemptions,
             detail=detail,
+            retry_ms=retry_ms,
         )
 
 

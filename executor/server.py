@@ -26,9 +26,10 @@ import structlog
 
 from executor.batch import Runner
 from executor.contract import Broken, Command, Loading, Message, ModelCard, Ready, Report, Submit
-from executor.engine import Engine, EngineFailed, Gone
+from executor.engine import Engine, EngineFailed
 from executor.grammar.desk import Desk
 from executor.grammar.worker_setup import setup_of
+from executor.inbox import Gone
 from executor.settings import Settings, memory_line
 from executor.wire import WireError, encode_message, read_command
 

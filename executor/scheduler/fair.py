@@ -21,8 +21,10 @@ from typing import Final, Generic
 
 from executor.cost import Rates
 from executor.scheduler.accounts import Accounts, likely_ns, terms_of
+from executor.scheduler.foresight import NOTHING, Foresight, Room
 from executor.scheduler.lanes import Band, Entry, Rank
 from executor.scheduler.prediction import Outputs
+from executor.scheduler.promises import Refusal
 from executor.scheduler.protocol import Limits, Moment, Plan, W
 from executor.scheduler.reclaim import Allowance, for_growth, for_the_head, lost_ns
 from executor.scheduler.residency import Residency
@@ -71,6 +73,7 @@ class Fair(Generic[W]):
         self._bands: dict[str, Band[W]] = {}
         self._waiting: dict[int, Entry[W]] = {}
         self._running: dict[int, Entry[W]] = {}
+        self._foresight: Foresight[W] = Foresight()
         self._step_ns = 0  # measured since the last plan
         self._now_ns = 0
 
@@ -85,9 +88,31 @@ class Fair(Generic[W]):
     def add(self, seq: W, now_ns: int) -> None:
         self._now_ns = now_ns
         self._residency.back(seq.tenant)
-        entry = self._accounts.open(seq, self._band(seq.workload))
-        self._accounts.wait(entry)
-        self._waiting[seq.ticket] = entry
+        self._queue(self._accounts.open(seq, self._band(seq.workload)))
+
+    def refuses(self, seq: W, moment: Moment) -> Refusal | None:
+        promised_ms = terms_of(self._limits.workloads, seq.workload).ttft_ms
+        if promised_ms is None:
+            return None
+        begun = [entry.work for entry in self._running.values() if entry.work.todo > 1]
+        return self._foresight.refuses(
+            seq, self._answer(seq), promised_ms, begun, self._room(seq), moment
+        )
+
+    def displaces(self, seq: W) -> W:
+        """The newest of the tenant that has most waiting for its weight, the newcomer's own included."""
+        waiting = self._foresight.waiting()
+        weights = {entry.tenant.key: entry.tenant.weight for entry in self._waiting.values()}
+        weights[seq.tenant] = seq.tenant_weight
+        most = max(
+            weights, key=lambda each: (waiting.get(each, NOTHING).count / weights[each], each)
+        )
+        able = [
+            entry.work
+            for entry in self._waiting.values()
+            if entry.tenant.key == most and not entry.work.preemptions
+        ]
+        return seq if most == seq.tenant or not able else max(able, key=lambda one: one.ticket)
 
     def remove(self, seq: W) -> None:
         entry = self._waiting.pop(seq.ticket, None)
@@ -97,6 +122,7 @@ class Fair(Generic[W]):
             entry = self._running.pop(seq.ticket)
             self._residency.end(entry)
             self._outputs.saw(seq.tenant, seq.user, seq.generated)
+        self._foresight.ends(entry)
         if self._accounts.close(entry, self._bands):
             self._residency.idle(seq.tenant, entry.tenant.weight, self._now_ns)
 
@@ -115,6 +141,7 @@ class Fair(Generic[W]):
     def plan(self, moment: Moment) -> Plan[W]:
         self._now_ns = moment.now_ns
         self._residency.recall(moment.now_ns)
+        self._foresight.hears(self.running, moment.now_ns)
         self._residency.grow(self._running.values())
         self._earn()
         draft = Draft(self.running, moment, self._limits)
@@ -126,9 +153,13 @@ class Fair(Generic[W]):
         for band, flow in filling.aside:
             band.tenants.add(flow)
         for entry in (*put_out, *filling.put_out):
-            self._waiting[entry.ticket] = entry
-            self._accounts.wait(entry)
+            self._queue(entry)
         return draft.plan()
+
+    def _queue(self, entry: Entry[W]) -> None:
+        self._waiting[entry.ticket] = entry
+        self._accounts.wait(entry)
+        self._foresight.waits(entry, self._answer(entry.work))
 
     # Who is next
 
@@ -167,8 +198,7 @@ class Fair(Generic[W]):
     def _has_room(self, entry: Entry[W], filling: Filling[W]) -> bool:
         """Whether there is room for it within the rules, or can be made."""
         work, residency, draft = entry.work, self._residency, filling.draft
-        answer = self._outputs.expect(work.tenant, work.user, work.max_new_tokens)
-        entry.expected_tokens = max(work.known + 1, work.prompt_tokens + answer)
+        entry.expected_tokens = max(work.known + 1, work.prompt_tokens + self._answer(work))
         if not draft.alive:
             return draft.fits(work)
         if filling.put_out and draft.lends(work):
@@ -193,12 +223,25 @@ class Fair(Generic[W]):
         del self._waiting[entry.ticket]
         likely = likely_ns(work, entry.expected_tokens, len(self._running), filling.moment.rates)
         self._accounts.serve(entry, entry.charged_ns if work.preemptions else likely)
+        self._foresight.starts(entry)
         self._residency.begin(entry)
         self._running[entry.ticket] = entry
         entry.passed = 0
         filling.passed()
 
     # Room
+
+    def _answer(self, work: W) -> int:
+        return self._outputs.expect(work.tenant, work.user, work.max_new_tokens)
+
+    def _room(self, work: W) -> Room:
+        """What the tenant of a newcomer may count on, whatever others do."""
+        tenants, known = self._accounts.tenants, self._accounts.tenants.get(work.tenant)
+        others = tenants.weight - (known.weight if known is not None and known.holds else 0.0)
+        share = self._residency.share(work.tenant_weight, others + work.tenant_weight)
+        reserved = terms_of(self._limits.workloads, work.workload).reserved
+        free_rows = self._residency.free_rows(work.tenant, share)
+        return Room(max(share, reserved), free_rows, len(self._running))
 
     def _share(self, entry: Entry[W]) -> float:
         return self._residency.share(entry.tenant.weight, self._accounts.tenants.weight)
@@ -269,6 +312,7 @@ class Fair(Generic[W]):
                 most = part * window_ns
                 band.credit_ns = max(-most, min(most, band.credit_ns + part * self._step_ns))
         self._allowance.earn(self._step_ns)
+        self._foresight.step_ns = self._step_ns or self._foresight.step_ns
         self._step_ns = 0
 
 

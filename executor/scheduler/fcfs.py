@@ -11,6 +11,7 @@ from collections.abc import Sequence as Seq
 from operator import attrgetter
 from typing import Generic
 
+from executor.scheduler.promises import Refusal
 from executor.scheduler.protocol import Limits, Moment, Plan, W
 from executor.scheduler.step import Draft, cheapest
 
@@ -37,6 +38,12 @@ class Fcfs(Generic[W]):
 
     def add(self, seq: W, now_ns: int) -> None:
         insort(self._waiting, seq, key=_ticket)
+
+    def refuses(self, seq: W, moment: Moment) -> Refusal | None:
+        """It promises nothing."""
+
+    def displaces(self, seq: W) -> W:
+        return seq
 
     def remove(self, seq: W) -> None:
         if not _take(self._running, seq):

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from executor.contract import Workload
 from executor.cost import Rates
+from executor.scheduler.promises import Refusal
 
 
 class Work(Protocol):
@@ -133,6 +134,15 @@ class Scheduler(Protocol[W]):
     def waiting(self) -> Collection[W]: ...
 
     def add(self, seq: W, now_ns: int) -> None: ...
+
+    def refuses(self, seq: W, moment: Moment) -> Refusal | None:
+        """Whether a newcomer's promise cannot be kept.  Asked before `add`."""
+        ...
+
+    def displaces(self, seq: W) -> W:
+        """The house is full: which of those who wait, or the newcomer `seq`, should go.  Only what has
+        not run."""
+        ...
 
     def remove(self, seq: W) -> None:
         """It ended, wherever it stood."""

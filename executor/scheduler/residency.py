@@ -98,6 +98,11 @@ class Residency(Generic[W]):
         a moment ago."""
         return min(1.0, weight / max(weight, active_weight + self._recent_weight))
 
+    def free_rows(self, tenant: str, share: float) -> int:
+        """Rows that a tenant may still have: those that are free, less than its share if others are here."""
+        mine = max(1, int(share * self.limits.seqs)) - self._rows[tenant]
+        return max(0, min(mine, self.limits.seqs - self.rows))
+
     def is_over(self, tenant: str, share: float, blocks: int = 0, rows: int = 0) -> bool:
         """Whether it holds more than its share, with so much more."""
         held = self._rows[tenant]

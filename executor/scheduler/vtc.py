@@ -17,6 +17,7 @@ from collections.abc import Sequence as Seq
 from operator import attrgetter
 from typing import Final, Generic
 
+from executor.scheduler.promises import Refusal
 from executor.scheduler.protocol import Limits, Moment, Plan, W
 from executor.scheduler.step import Draft, cheapest
 
@@ -54,6 +55,12 @@ class Vtc(Generic[W]):
                 floor = 0.0 if self._last is None else self._counters[self._last]
             self._counters[tenant] = max(self._counters.get(tenant, 0.0), floor)
         insort(self._queues.setdefault(tenant, []), seq, key=_ticket)
+
+    def refuses(self, seq: W, moment: Moment) -> Refusal | None:
+        """It promises nothing."""
+
+    def displaces(self, seq: W) -> W:
+        return seq
 
     def remove(self, seq: W) -> None:
         said = self._said.pop(seq.ticket, 0)

@@ -21,7 +21,8 @@ from executor.contract import Abort, Emitted, Sampling, Submit
 from executor.cpu.native.linear import SwitchingLinear
 from executor.cpu.native.rounded import RoundedLinear
 from executor.decoder import Decoder
-from executor.engine import Engine, Gone
+from executor.engine import Engine
+from executor.inbox import Gone
 from executor.settings import Settings
 from executor.wire import encode_message
 from tests.bench.bounds import BF16_BYTES, ModelSize, Rates

@@ -30,7 +30,8 @@ from executor.contract import (
     Workload,
 )
 from executor.cost import Rates, StepTimes
-from executor.engine import Engine, Gone
+from executor.engine import Engine
+from executor.inbox import Gone
 from executor.sampler import sample
 from executor.scheduler.protocol import Scheduler
 from executor.sequence import Sequence as Seq

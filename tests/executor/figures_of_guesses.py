@@ -12,7 +12,8 @@ from time import monotonic, monotonic_ns
 from tokenizers import Tokenizer
 
 from executor.contract import Abort, Emitted, Gauges, Sampling, Submit
-from executor.engine import Engine, Gone
+from executor.engine import Engine
+from executor.inbox import Gone
 from executor.model_runner import load
 from executor.settings import Settings
 from tests.models import default_model_path

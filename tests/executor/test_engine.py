@@ -8,7 +8,8 @@ from torch import Tensor
 from executor.batch import Batch
 from executor.choice import Ask, Choice
 from executor.contract import Cause, Emitted, Ended, Prefilling, Sampling, Waiting
-from executor.engine import FAILURES_MAX, Gone
+from executor.engine import FAILURES_MAX
+from executor.inbox import Gone
 from executor.settings import Settings
 from tests.executor.fakes import OPTIMIST, FakeRunner, Harness, job, logits_of
 
@@ -107,7 +108,7 @@ def test_a_full_queue_refuses_and_what_runs_is_not_disturbed() -> None:
     house.submit(job(2))
     house.submit(job(3))
     house.run()
-    assert house.ended(3).cause is Cause.OVERLOADED
+    assert house.ended(3).cause is Cause.BACKLOG
     assert house.ended(1).cause is house.ended(2).cause is Cause.LENGTH
 
 

@@ -144,7 +144,7 @@ def play(seed: int) -> tuple[Gauges, int]:
         elif last.cause is Cause.REFUSED:
             assert cause is Cause.REFUSED
         else:
-            assert last.cause in {Cause.OVERLOADED, Cause.QUEUE_DEADLINE}
+            assert last.cause in {Cause.BACKLOG, Cause.OVERLOADED, Cause.QUEUE_DEADLINE}
             assert (last.prefilled, last.generated) == (0, 0)
         assert 0 <= last.prefilled <= len(asked.prompt)
         if said:  # somebody computed each token of its prompt

@@ -13,7 +13,7 @@ import pytest
 
 from executor import server
 from executor.contract import Abort, Emitted, Loading, Ready, Report, Submit
-from executor.engine import Gone
+from executor.inbox import Gone
 from executor.server import Io, Item, Mailbox
 from executor.wire import encode_command, read_message
 from tests.executor.fakes import FakeRunner, card, job

@@ -1,0 +1,74 @@
+"""What classes of work are promised, at the engine: refused at once, displaced, never what has run."""
+
+from __future__ import annotations
+
+from executor.contract import Cause, Workload
+from executor.cost import StepTimes
+from executor.settings import Settings
+from tests.executor.fakes import FREE, Clock, FakeRunner, Harness, job
+
+PROMPT = range(1, 30)
+
+
+def house_of(seqs_max: int, waiting_max: int = 4096) -> Harness:
+    runner = FakeRunner(kv_blocks=400, block_tokens=4, context_tokens=64)
+    settings = Settings(
+        seqs_max=seqs_max, waiting_max=waiting_max, speculation=False, check_invariants=True
+    )
+    return Harness(runner, settings=settings, times=StepTimes(FREE), clock=Clock(20_000_000))
+
+
+def share(tenant: str) -> dict[str, object]:
+    return {"share": ((tenant, 1.0), ("u", 1.0)), "workload": "interactive"}
+
+
+def test_who_would_be_late_by_its_own_backlog_hears_it_at_once_and_when_to_come() -> None:
+    house = house_of(seqs_max=2)
+    house.terms(Workload(name="interactive", ttft_ms=200))
+    for request in range(1, 40):
+        house.submit(job(request, PROMPT, max_new_tokens=20, **share("a")))
+    house.submit(job(40, PROMPT, max_new_tokens=20, **share("b")))
+    house.run()
+    late = [n for n in range(1, 40) if house.ended(n).cause is Cause.BACKLOG]
+    assert late
+    assert late == list(range(late[0], 40)), "the first of them were taken"
+    waits = [house.ended(n).retry_ms or 0 for n in late]
+    assert min(waits) > 0
+    assert all(house.ended(n).generated == 0 and not house.ended(n).device_ns for n in late)
+    assert house.ended(40).cause is Cause.LENGTH, "another tenant's backlog is not its own"
+    house.assert_empty()
+
+
+def test_who_was_promised_nothing_waits() -> None:
+    house = house_of(seqs_max=2)
+    house.terms(Workload(name="interactive"))
+    for request in range(1, 40):
+        house.submit(job(request, PROMPT, max_new_tokens=20, **share("a")))
+    house.run()
+    assert all(house.ended(n).cause is Cause.LENGTH for n in range(1, 40))
+
+
+def test_a_full_house_displaces_the_newest_of_whoever_has_most_waiting() -> None:
+    house = house_of(seqs_max=1, waiting_max=4)
+    for request in range(1, 6):
+        house.submit(job(request, PROMPT, **share("a")))
+        house.step()
+    house.submit(job(6, PROMPT, **share("b")))
+    house.run()
+    assert [n for n in range(1, 7) if house.ended(n).cause is Cause.BACKLOG] == [5]
+    assert house.ended(5).generated == 0
+    house.assert_empty()
+
+
+def test_nobody_who_has_run_is_displaced() -> None:
+    house = house_of(seqs_max=1, waiting_max=1)
+    house.submit(job(1, PROMPT, **share("a")))
+    house.step()
+    house.submit(job(2, PROMPT, **share("a")))
+    house.submit(job(3, PROMPT, **share("b")))
+    house.submit(job(4, PROMPT, **share("b")))
+    house.run()
+    assert house.ended(1).cause is Cause.LENGTH
+    assert house.ended(2).cause is Cause.BACKLOG
+    assert house.ended(3).cause is Cause.LENGTH
+    assert house.ended(4).cause is Cause.BACKLOG
