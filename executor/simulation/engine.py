@@ -175,9 +175,12 @@ class Engine:
         for chunk in chunks:
             work, count = chunk.seq, chunk.count
             start = work.computed
-            tokens = start + count if work.blocks else admission_tokens(work, limits)
-            self.free -= work.hold(limits.blocks(tokens))
-            rows.append(Share(count, start, max(0, min(count, work.high_water - start))))
+            if not work.blocks:
+                self.free -= work.hold(limits.blocks(admission_tokens(work, limits)))
+            elif (end := start + count) > len(work.blocks) * limits.block_tokens:
+                self.free -= work.hold(limits.blocks(end))
+            lost = work.high_water - start
+            rows.append(Share(count, start, min(count, lost) if lost > 0 else 0))
         assert self.free >= 0, "more blocks were promised than there are"
         took_ns = self._machine.step_ns(rows)
         if self._jitter:
@@ -199,25 +202,27 @@ class Engine:
         if self._learns:
             self._times.observe(rows, took_ns)
         gave: dict[str, list[int]] = {}
+        charge = self._scheduler.charge
         for chunk, row, (own_ns, lost_ns) in zip(chunks, rows, parts, strict=True):
             work = chunk.seq
             life = self._lives[work.ticket]
-            prompt = max(0, min(work.computed + row.new, work.prompt_tokens) - work.high_water)
+            mine = gave.get(work.tenant)
+            if mine is None:
+                mine = gave[work.tenant] = [0, 0, 0]
+            mine[0] += own_ns
+            if work.high_water < work.prompt_tokens:
+                ends = min(work.computed + row.new, work.prompt_tokens)
+                mine[1] += max(0, ends - work.high_water)
             work.advance(row.new)
             life.device_ns += own_ns
             if row.lost:
                 life.lost_ns += lost_ns
                 life.recomputed += row.lost
-            self._scheduler.charge(work, own_ns, lost_ns)
-            mine = gave.get(work.tenant)
-            if mine is None:
-                mine = gave[work.tenant] = [0, 0, 0]
-            mine[0] += own_ns
-            mine[1] += max(0, prompt)
+            charge(work, own_ns, lost_ns)
         return gave
 
     def _results(self, chunks: Seq[Chunk[SimWork]], gave: dict[str, list[int]]) -> None:
-        now_ns, room = self.now_ns, self._limits.blocks_total * self._limits.block_tokens
+        now_ns = self.now_ns
         for chunk in chunks:
             work = chunk.seq
             if work.computed != work.known:
@@ -228,8 +233,7 @@ class Engine:
             work.known += 1
             life.times_ns.append(now_ns)
             gave[work.tenant][2] += 1
-            said = work.known - work.prompt_tokens
-            if said == life.request.output_tokens or work.known > room:
+            if len(life.times_ns) == life.request.output_tokens:
                 self._end(life, Ending.FINISHED)
 
     def _end(self, life: _Life, ending: Ending) -> None:

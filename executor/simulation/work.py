@@ -106,15 +106,12 @@ class SimWork:
         self.blocks = range(0)
         return count
 
-    def advance(self, count: int) -> int:
-        """`count` more tokens are computed; how many of them for the first time."""
+    def advance(self, count: int) -> None:
+        """`count` more tokens are computed."""
         self.computed += count
         assert self.computed <= self.known
-        fresh = self.computed - self.high_water
-        if fresh <= 0:
-            return 0
-        self.high_water = self.computed
-        return fresh
+        if self.computed > self.high_water:
+            self.high_water = self.computed
 
     def rewind(self, now_ns: int) -> None:
         """Preempted: all is to be computed again, nothing that was said is lost."""
