@@ -276,8 +276,8 @@ class Fair(Generic[W]):
             spent_ns += cost_ns
             rows[entry.tenant.key] += 1
             blocks[entry.tenant.key] += entry.committed_blocks
-            short_rows, need_rows = short_rows - 1, need_rows - 1
-            short_blocks -= entry.committed_blocks
+            short_blocks, short_rows = self._residency.short(head, over=False, without=chosen)
+            need_rows -= 1
             need_blocks -= draft.freed(entry.work)
         if max(short_blocks, short_rows, need_blocks, need_rows) > 0:
             return False

@@ -1,7 +1,8 @@
 """Who holds how much of the memory and of the rows, and how much each may hold.
 
-A running request is *committed* to the blocks it will probably need in the end, not only to those it
-has; so nobody is let in whom the growth of others would put out again.  A tenant is over its share when
+Nobody is let in whom the growth of others would put out again: what counts is the most that all who run
+will probably hold at once.  They end at different times, so that is less than the sum of what each
+holds at its end (`peak_blocks`).  A tenant is over its share when
 it would hold more than its weight's part of the memory or of the rows; with nothing in flight it never
 is.  Who is over its share leaves `headroom` of both free for those who are not (SCHEDULER.md §2: this
 does most of the work; reclaim does the rest).
@@ -12,7 +13,7 @@ Refuses to know: start times, what waits.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Generic
 
 from executor.scheduler.lanes import Entry
@@ -30,17 +31,17 @@ class Residency(Generic[W]):
         "_recent",
         "_recent_weight",
         "_rows",
+        "_running",
         "committed",
         "headroom",
         "limits",
-        "rows",
     )
 
     def __init__(self, limits: Limits, headroom: float, recall_ns: int) -> None:
         self.limits = limits
         self.headroom = headroom
         self.committed = 0
-        self.rows = 0
+        self._running: dict[int, Entry[W]] = {}
         self._recall_ns = recall_ns
         self._blocks: Counter[str] = Counter()
         self._rows: Counter[str] = Counter()
@@ -49,8 +50,12 @@ class Residency(Generic[W]):
         self._recent: OrderedDict[str, tuple[float, int]] = OrderedDict()  # weight, until
         self._recent_weight = 0.0
 
+    @property
+    def rows(self) -> int:
+        return len(self._running)
+
     def begin(self, entry: Entry[W]) -> None:
-        self.rows += 1
+        self._running[entry.ticket] = entry
         self._rows[entry.tenant.key] += 1
         self._class_rows[entry.band.terms.name] += 1
         self._commit(entry, self.blocks(entry))
@@ -63,7 +68,7 @@ class Residency(Generic[W]):
 
     def end(self, entry: Entry[W]) -> None:
         """It holds nothing any more."""
-        self.rows -= 1
+        del self._running[entry.ticket]
         self._less(self._rows, entry.tenant.key, 1)
         self._less(self._class_rows, entry.band.terms.name, 1)
         self._commit(entry, 0)
@@ -118,8 +123,11 @@ class Residency(Generic[W]):
         blocks, rows = self.short(entry, over=over)
         return blocks <= 0 and rows <= 0
 
-    def short(self, entry: Entry[W], *, over: bool) -> tuple[int, int]:
-        """Blocks and rows that are missing for that: those kept for other classes are no room."""
+    def short(
+        self, entry: Entry[W], *, over: bool, without: Collection[Entry[W]] = ()
+    ) -> tuple[int, int]:
+        """Blocks and rows that are missing for that, if some were gone: those kept for other classes are
+        no room."""
         limits = self.limits
         free = 1.0 - (self.headroom if over else 0.0)
         blocks, rows = int(free * limits.blocks_total), int(free * limits.seqs)
@@ -129,7 +137,12 @@ class Residency(Generic[W]):
                 blocks -= max(0, kept)
                 kept = int(terms.reserved * limits.seqs) - self._class_rows[terms.name]
                 rows -= max(0, kept)
-        return self.committed + self.blocks(entry) - blocks, self.rows + 1 - rows
+        need = self.committed + self.blocks(entry) - sum(each.committed_blocks for each in without)
+        if need > blocks:  # all their ends together: they will hardly come together
+            gone = {each.ticket for each in without}
+            staying = [each for ticket, each in self._running.items() if ticket not in gone]
+            need = peak_blocks((*staying, entry), limits.block_tokens)
+        return need - blocks, self.rows - len(without) + 1 - rows
 
     def _commit(self, entry: Entry[W], blocks: int) -> None:
         more = blocks - entry.committed_blocks
@@ -143,3 +156,18 @@ class Residency(Generic[W]):
         counter[key] -= count
         if not counter[key]:
             del counter[key]
+
+
+def peak_blocks(entries: Iterable[Entry[W]], block_tokens: int) -> int:
+    """The most that these will hold at once if each says what is expected of it, a token a step: when the
+    i-th from the end ends, i are there, all of them longer by what it had left.  O(n log n).
+    Source: LightLLM's estimate of the peak, as SCHEDULER.md §2 asks for: reserve predicted output."""
+    left = sorted(
+        ((max(1, each.expected_tokens - each.work.known), each.work.known) for each in entries),
+        reverse=True,
+    )
+    held = most = 0
+    for count, (ahead, known) in enumerate(left, 1):
+        held += known
+        most = max(most, held + count * (ahead + block_tokens // 2))
+    return -(-most // block_tokens)
