@@ -22,8 +22,9 @@ import structlog
 from executor.batch import Runner
 from executor.contract import ModelCard
 from executor.numerics import Numerics
+from executor.scheduler.batching import Batching, BatchRule
 from executor.server import Progress, serve
-from executor.settings import Settings
+from executor.settings import Policy, Settings
 
 EXIT_FAILED = 70
 
@@ -37,6 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
         waiting_max=options.max_waiting,
         step_ms_max=options.step_ms_max,
         speculation=options.speculation == "on",
+        policy=Policy(options.policy),
+        batching=BatchRule(Batching(options.batching), options.batch_size, options.batch_wait_ms),
     )
 
     def load(progress: Progress) -> tuple[ModelCard, Runner]:
@@ -120,6 +123,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-seqs", type=_at_least_one, default=64, help="sequences in one step")
     add("--max-waiting", type=_at_least_one, default=4096, help="requests in the queue")
     add("--step-ms-max", type=_at_least_one, default=200, help="what a step with prompts may take")
+    add("--policy", choices=tuple(Policy), default=Policy.FAIR, help="who comes next")
+    add("--batching", choices=tuple(Batching), default=Batching.CONTINUOUS, help="when to join")
+    add("--batch-size", type=_at_least_one, default=16, help="of static and dynamic batches")
+    add("--batch-wait-ms", type=_at_least_one, default=50, help="of dynamic batches")
     add("--speculation", choices=("on", "off"), default="on", help="guess ahead where it pays")
     return parser
 

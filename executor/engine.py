@@ -91,6 +91,7 @@ class Engine:
         on = self._settings.speculation
         self._guesser = Guesser(runner.block_tokens, runner.context_tokens, on=on)
         self._stalled = False
+        self.wake_ns: int | None = None  # a step may do something then, with no new command
         self._totals = Totals()
         self._tickets = 0
         self._failures = 0
@@ -114,7 +115,10 @@ class Engine:
         plan = self._scheduler.plan(self._moment(now_ns))
         self._preempt(plan.preempted, now_ns)
         self._stalled = not plan.chunks
-        assert plan.chunks or not self._seqs or self._seats.waited_for, "it would spin for ever"
+        self.wake_ns = plan.wake_ns
+        assert (
+            plan.chunks or not self._seqs or self._seats.waited_for or plan.wake_ns is not None
+        ), "it would spin for ever"
         if plan.chunks:
             self._admit(plan.admitted, now_ns)
             self._run(plan.chunks)

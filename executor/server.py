@@ -83,11 +83,10 @@ class Mailbox:
             self._woken = True
             self._lock.notify()
 
-    def wait(self) -> None:
-        """Until there is something to take, or `wake` was called since the last wait."""
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until there is something to take, or `wake` was called since the last wait, or for so long."""
         with self._lock:
-            while not (self._items or self._woken):
-                self._lock.wait()
+            self._lock.wait_for(lambda: self._items or self._woken, timeout_s)
             self._woken = False
 
 
@@ -261,16 +260,17 @@ def serve(
                 device=card.device,
                 memory=memory_line(card),
             )
-            _drive(engine, mailbox, io)
+            _drive(engine, mailbox, io, clock_ns)
     finally:
         with suppress(TimeoutError, RuntimeError):
             io.stop()
 
 
-def _drive(engine: Engine, mailbox: Mailbox, io: Io) -> None:
+def _drive(engine: Engine, mailbox: Mailbox, io: Io, clock_ns: Callable[[], int]) -> None:
     while not engine.failed:
         if not engine.busy:
-            mailbox.wait()
+            wake_ns = engine.wake_ns
+            mailbox.wait(None if wake_ns is None else max(0.0, (wake_ns - clock_ns()) / 1e9))
         try:
             reports = engine.step()
         except EngineFailed as fault:

@@ -11,6 +11,7 @@ from typing import Final
 
 from executor.batch import Runner
 from executor.contract import ModelCard
+from executor.scheduler.batching import ALWAYS, BatchRule
 from executor.scheduler.fair import Fair
 from executor.scheduler.fcfs import Fcfs
 from executor.scheduler.protocol import Limits, Scheduler
@@ -29,7 +30,8 @@ class Settings:
     """`step_ms_max` is what a step with prompts in it should take at most, so that one long prompt
     never stalls the decodes beside it; `chunk_tokens_min` of prompts run all the same.
     `speculation`: guesses are run where they pay; what is said stays the same.
-    `policy`: who comes next; all but `fair` are there to be compared with."""
+    `policy`: who comes next, `batching`: when; all but `fair` and `continuous` are there to be compared
+    with."""
 
     seqs_max: int = 64
     waiting_max: int = 4096
@@ -38,6 +40,7 @@ class Settings:
     step_tokens_max: int = 2048
     speculation: bool = True
     policy: Policy = Policy.FAIR
+    batching: BatchRule = ALWAYS
     check_invariants: bool = False
 
 
@@ -66,6 +69,7 @@ def engine_limits(runner: Runner, settings: Settings) -> Limits:
         step_ms_max=settings.step_ms_max,
         chunk_tokens_min=settings.chunk_tokens_min,
         step_tokens_max=settings.step_tokens_max,
+        batching=settings.batching,
     )
 
 

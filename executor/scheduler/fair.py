@@ -144,11 +144,11 @@ class Fair(Generic[W]):
         self._foresight.hears(self.running, moment.now_ns)
         self._residency.grow(self._running.values())
         self._earn()
-        draft = Draft(self.running, moment, self._limits)
+        draft = Draft(self.running, self.waiting, moment, self._limits)
         draft.grow(lambda alive: for_growth(self._running[seq.ticket] for seq in alive).work)
         draft.decode()
         put_out = [self._put_out(seq, moment.rates) for seq in draft.preempted]
-        filling = Filling(draft, moment, admits=not put_out)
+        filling = Filling(draft, moment)
         self._fill(filling)
         for band, flow in filling.aside:
             band.tenants.add(flow)
@@ -325,16 +325,21 @@ def _order(band: Band[W]) -> Order:
 class Filling(Generic[W]):
     """What has come of a step so far.  `blocked`: heads under their share that found no room."""
 
-    __slots__ = ("_looked", "admits", "aside", "blocked", "draft", "moment", "put_out")
+    __slots__ = ("_looked", "_stopped", "aside", "blocked", "draft", "moment", "put_out")
 
-    def __init__(self, draft: Draft[W], moment: Moment, *, admits: bool) -> None:
+    def __init__(self, draft: Draft[W], moment: Moment) -> None:
         self.draft = draft
         self.moment = moment
-        self.admits = admits  # nobody comes in while somebody is put out
+        self._stopped = False
         self.aside: list[tuple[Band[W], Flow[str]]] = []
         self.blocked: list[Entry[W]] = []
         self.put_out: list[Entry[W]] = []
         self._looked = 0
+
+    @property
+    def admits(self) -> bool:
+        """Whether anybody may still come in."""
+        return not self._stopped and self.draft.open > 0
 
     def set_aside(self, head: Entry[W]) -> None:
         """No other of this tenant in this class either, in this step."""
@@ -343,14 +348,14 @@ class Filling(Generic[W]):
         self.aside.append((head.band, flow))
         self._looked += 1
         if self._looked == HEADS_MAX:
-            self.admits = False
+            self._stopped = True
 
     def passed(self) -> None:
         """Another went before those who are blocked: not too often."""
         for entry in self.blocked:
             entry.passed += 1
             if entry.passed >= PASSED_MAX:
-                self.admits = False
+                self._stopped = True
 
     def old(self, running: dict[int, Entry[W]]) -> list[Entry[W]]:
         """Those that ran before this step, and of whose prompt it computes nothing."""

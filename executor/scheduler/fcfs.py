@@ -51,14 +51,14 @@ class Fcfs(Generic[W]):
             assert found, "removed twice"
 
     def plan(self, moment: Moment) -> Plan[W]:
-        draft = Draft(self._running, moment, self.limits)
+        draft = Draft(self._running, self._waiting, moment, self.limits)
         draft.grow(cheapest)
         draft.decode()
         for seq in draft.alive:
             if seq.todo > 1 and not draft.go_on(seq):
                 break
-        for seq in () if draft.preempted else self._waiting:  # nobody in while somebody is put out
-            if not (draft.fits(seq) and draft.admit(seq)):
+        for seq in self._waiting:
+            if not (draft.open and draft.fits(seq) and draft.admit(seq)):
                 break
         decided = draft.plan()
         for seq in decided.preempted:

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from executor.contract import Workload
 from executor.cost import Rates
+from executor.scheduler.batching import ALWAYS, BatchRule
 from executor.scheduler.promises import Refusal
 
 
@@ -91,6 +92,7 @@ class Limits:
     chunk_tokens_min: int = 64
     step_tokens_max: int = 2048
     workloads: tuple[Workload, ...] = ()
+    batching: BatchRule = ALWAYS
 
     def blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)

@@ -12,21 +12,38 @@ Refuses to know: who should be served.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from typing import Generic
 
 from executor.cost import Rates, TimeBudget
+from executor.scheduler.batching import newcomers
 from executor.scheduler.protocol import Chunk, Limits, Moment, Plan, W, Work, admission_tokens
 
 
 class Draft(Generic[W]):
-    """One step of one policy."""
+    """One step of one policy.  `open`: how many newcomers may still come in."""
 
-    __slots__ = ("_budget", "_decodes", "_limits", "admitted", "alive", "fed", "free", "preempted")
+    __slots__ = (
+        "_budget",
+        "_decodes",
+        "_limits",
+        "_wake_ns",
+        "admitted",
+        "alive",
+        "fed",
+        "free",
+        "open",
+        "preempted",
+    )
 
-    def __init__(self, running: Seq[W], moment: Moment, limits: Limits) -> None:
+    def __init__(
+        self, running: Seq[W], waiting: Collection[W], moment: Moment, limits: Limits
+    ) -> None:
         assert len(running) <= limits.seqs
+        self.open, self._wake_ns = newcomers(
+            limits.batching, len(running), waiting, limits.seqs, moment.now_ns
+        )
         self.alive = list(running)
         self.free = moment.free_blocks
         self._limits = limits
@@ -46,6 +63,7 @@ class Draft(Generic[W]):
             chosen = victim(self.alive)
             need -= growth(chosen, self._limits)
             self.preempt(chosen)
+            self.open = 0  # nobody comes in while somebody is put out
         self.free -= need
 
     def preempt(self, seq: W) -> None:
@@ -95,13 +113,15 @@ class Draft(Generic[W]):
             self.free -= admission_blocks(seq, self._limits)
             self.alive.append(seq)
             self.admitted.append(seq)
+            self.open -= 1
             self.fed.append(Chunk(seq, count, lent))
         return count > 0
 
     def plan(self) -> Plan[W]:
         """Rows of one token first, as a Batch is."""
         fed = sorted(self.fed, key=lambda chunk: chunk.count > 1)
-        return Plan([*self._decodes, *fed], self.admitted, self.preempted)
+        wake_ns = None if fed or self._decodes else self._wake_ns
+        return Plan([*self._decodes, *fed], self.admitted, self.preempted, wake_ns)
 
 
 def cheapest(running: Seq[W]) -> W:

@@ -76,13 +76,13 @@ class Vtc(Generic[W]):
 
     def plan(self, moment: Moment) -> Plan[W]:
         self._charge_output()
-        draft = Draft(self._running, moment, self.limits)
+        draft = Draft(self._running, self.waiting, moment, self.limits)
         draft.grow(cheapest)
         draft.decode()
         for seq in draft.alive:
             if seq.todo > 1 and not draft.go_on(seq):
                 break
-        while self._queues and not draft.preempted:
+        while self._queues and draft.open:
             tenant = min(self._queues, key=lambda each: (self._counters[each], each))
             seq = self._queues[tenant][0]
             if not (draft.fits(seq) and draft.admit(seq)):
