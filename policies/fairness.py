@@ -3,9 +3,10 @@
 Theory of operation.  Each flow has a start time S, advanced by cost / weight as it is served; the
 smallest S goes first.  A level's virtual time v is the start time of whoever was served last.  A flow
 that comes, or comes back, starts at max(S, v): idleness earns nothing, and a debt is not forgotten
-while others wait.  A flow that is gone and owes nothing (S ≤ v) is not kept, so thousands cost nothing
-while they are idle.  For any two backlogged flows |W_f/w_f − W_g/w_g| ≤ l_f/w_f + l_g/w_g, where l is
-the largest single cost; no capacity need be known for it.
+while others wait.  A flow that is gone and owes nothing (S ≤ v) is not kept, nor is any that is gone
+while nobody waits, since its debt keeps nobody waiting: thousands cost nothing while they are idle.
+For any two backlogged flows |W_f/w_f − W_g/w_g| ≤ l_f/w_f + l_g/w_g, where l is the largest single cost;
+no capacity need be known for it.
 
 Refuses to know: what is served, in which unit, who the flows are, time.
 Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996; SCHEDULER.md §1.
@@ -15,62 +16,85 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+_UNIT: Final = 1 << 32  # of a weight: sums of them must not drift
 
 
 @dataclass(slots=True, eq=False)
 class Flow(Generic[K]):
-    """One of those who share.  `holds`: how many things it has here; at 0 it is idle."""
+    """One of those who share.  `holds`: how many things it has here; at 0 it is idle.  `waits`: how many
+    of them wait.  `owes`: it is among those of whom a debt is remembered."""
 
     key: K
     weight: float
     start: float
     holds: int = 0
+    waits: int = 0
+    owes: bool = False
 
 
 class Level(Generic[K]):
     """The flows below one node.  Each operation costs O(log flows), amortised."""
 
-    __slots__ = ("_debts", "_flows", "_order", "active", "virtual", "weight")
+    __slots__ = ("_debts", "_flows", "_order", "_units", "active", "virtual", "waiting")
 
     def __init__(self) -> None:
         self.virtual = 0.0
         self.active = 0
-        self.weight = 0.0  # of all that are active
+        self.waiting = 0  # flows of which something waits
+        self._units = (
+            0  # the weight of all that are active, in whole parts: nothing is rounded away
+        )
         self._flows: dict[K, Flow[K]] = {}
-        self._debts: list[tuple[float, int, K]] = []  # of the idle, until v has passed them
+        self._debts: list[tuple[float, int, Flow[K]]] = []  # of the idle, until v has passed them
         self._order = count()
 
     def __len__(self) -> int:
         """Flows that are remembered: the active, and the idle that owe."""
         return len(self._flows)
 
+    @property
+    def weight(self) -> float:
+        """Of all that are active."""
+        return self._units / _UNIT
+
     def get(self, key: K) -> Flow[K] | None:
         return self._flows.get(key)
 
-    def enter(self, key: K, weight: float, start: float | None = None) -> Flow[K]:
-        """One more thing of `key` is here.  The weight said last counts from now on.  A flow that is not
-        remembered begins at `start`, or now."""
-        assert weight > 0
+    def enter(self, key: K, weight: float) -> Flow[K]:
+        """One more thing of `key` is here.  The weight said last counts from now on."""
         flow = self._flows.get(key)
         if flow is None:
-            flow = self._flows[key] = Flow(key, weight, self.virtual if start is None else start)
+            flow = self._flows[key] = Flow(key, weight, self.virtual)
         if flow.holds:
-            self.weight -= flow.weight
+            self._units -= _units(flow.weight)
         else:
             self.active += 1
         flow.weight = weight
-        self.weight += weight
+        self._units += _units(weight)
         flow.holds += 1
         return flow
 
-    def lift(self, flow: Flow[K]) -> None:
-        """It waits to be served, after a while in which it did not: no credit for that while."""
-        flow.start = max(flow.start, self.virtual)
+    def wait(self, flow: Flow[K]) -> None:
+        """One thing of it waits.  No credit for a while in which nothing did."""
+        assert flow.waits < flow.holds
+        if not flow.waits:
+            self.waiting += 1
+            flow.start = max(flow.start, self.virtual)
+        flow.waits += 1
+
+    def go(self, flow: Flow[K]) -> None:
+        """One thing of it waits no longer."""
+        assert flow.waits > 0
+        flow.waits -= 1
+        if not flow.waits:
+            self.waiting -= 1
+            if not self.waiting:
+                self._forget()
 
     def advance(self, start: float) -> None:
         """Who started at `start` is being served, and nobody who waits is before that."""
@@ -78,9 +102,9 @@ class Level(Generic[K]):
             self.virtual = start
             self._forget()
 
-    def charge(self, flow: Flow[K], cost: float) -> None:
-        """Negative: a refund of what was charged before."""
-        flow.start += cost / flow.weight
+    def charge(self, flow: Flow[K], cost: float, weight: float) -> None:
+        """Negative: a refund of what was charged before, by the same weight."""
+        flow.start += cost / weight
 
     def leave(self, flow: Flow[K]) -> None:
         """One thing less."""
@@ -88,28 +112,34 @@ class Level(Generic[K]):
         flow.holds -= 1
         if flow.holds:
             return
+        assert not flow.waits
         self.active -= 1
-        self.weight = self.weight - flow.weight if self.active else 0.0
-        if not self.active:
-            self._rest()
-        elif flow.start <= self.virtual:
-            del self._flows[flow.key]
-        else:
-            heappush(self._debts, (flow.start, next(self._order), flow.key))
+        self._units -= _units(flow.weight)
+        self._settle(flow)
 
-    def _rest(self) -> None:
-        """Nobody is here, so nobody keeps anybody waiting and nobody owes: at the end of a busy period
-        v is the largest finish."""
-        self.virtual = max(self.virtual, *(flow.start for flow in self._flows.values()))
-        self._flows.clear()
-        self._debts.clear()
+    def _settle(self, flow: Flow[K]) -> None:
+        """It is idle: remembered only if it owes while somebody waits."""
+        if flow.owes:
+            return
+        if self.waiting and flow.start > self.virtual:
+            flow.owes = True
+            heappush(self._debts, (flow.start, next(self._order), flow))
+        else:
+            del self._flows[flow.key]
 
     def _forget(self) -> None:
-        while self._debts and self._debts[0][0] <= self.virtual:
-            key = heappop(self._debts)[2]
-            flow = self._flows.get(key)
-            if flow is not None and not flow.holds and flow.start <= self.virtual:
-                del self._flows[key]
+        """Debts that v has passed; all of them if nobody waits."""
+        while self._debts and (not self.waiting or self._debts[0][0] <= self.virtual):
+            flow = heappop(self._debts)[2]
+            flow.owes = False
+            if not flow.holds:
+                self._settle(flow)  # it may owe more by now
+
+
+def _units(weight: float) -> int:
+    assert weight > 0
+    over, under = weight.as_integer_ratio()
+    return max(1, over * _UNIT // under)
 
 
 class Turns(Generic[K]):
@@ -121,9 +151,7 @@ class Turns(Generic[K]):
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Flow[K]]] = []
-        self._seen: dict[
-            K, int
-        ] = {}  # the number of each one's entry in the heap; others are stale
+        self._seen: dict[K, int] = {}  # the number of each one's entry; others are stale
         self._order = count()
 
     def __len__(self) -> int:
@@ -139,9 +167,7 @@ class Turns(Generic[K]):
     def drop(self, key: K) -> None:
         """Nothing if it is not here."""
         self._seen.pop(key, None)
-        if len(self._heap) > 2 * len(self._seen) + 64:
-            self._heap = [each for each in self._heap if self._seen.get(each[2].key) == each[1]]
-            self._heap.sort(key=lambda each: each[:2])
+        self._tidy()
 
     def refresh(self, flow: Flow[K]) -> None:
         """Its start time fell."""
@@ -161,14 +187,13 @@ class Turns(Generic[K]):
                 return flow
         return None
 
-    def take(self) -> Flow[K] | None:
-        """The first, removed."""
-        flow = self.first()
-        if flow is not None:
-            heappop(self._heap)
-            del self._seen[flow.key]
-        return flow
-
     def _push(self, flow: Flow[K]) -> None:
         self._seen[flow.key] = number = next(self._order)
         heappush(self._heap, (flow.start, number, flow))
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Stale entries never outnumber the others by much."""
+        if len(self._heap) > 2 * len(self._seen) + 64:
+            self._heap = [each for each in self._heap if self._seen.get(each[2].key) == each[1]]
+            heapify(self._heap)

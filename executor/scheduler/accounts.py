@@ -2,88 +2,173 @@
 decide whose turn it is.
 
 Theory of operation.  A tenant has *one* account, whatever classes and users its work is spread over, so
-spreading gains nothing; a class's weight says how much a nanosecond of its work counts.  On admission a
-request's probable cost is charged ahead (else a burst would be let in before its first cost is known);
-what is measured beyond that is charged as it happens, and what was charged too much is given back at
-the end.  So refund + charge = measured, exactly once it is over.
+spreading gains nothing; a class's weight says how much a nanosecond of its work counts.  All classes
+with a weight are served by one clock: a class that nobody used for a while is no way past the others.
+Backfill has a clock of its own, since it is served when the others leave something: its work is charged
+to both, the others' work to theirs alone, so that who has had its share of the rest is not the last in
+backfill for ever.
+
+On admission a request's probable cost is charged ahead (else a burst would be let in before its first
+cost is known); what is measured beyond that is charged as it happens, and what was charged too much is
+given back at the end.  So refund + charge = measured, exactly once it is over.
 
 Refuses to know: room, order, steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Generic
 
 from executor.contract import Workload
 from executor.cost import Rates
-from executor.scheduler.lanes import Band, Entry
+from executor.scheduler.lanes import Band, Entry, Rank, Seat
 from executor.scheduler.protocol import W
 from policies.fairness import Level
 
 
-class Accounts(Generic[W]):
-    """A flow of the tenants' level, and of its users' level, for every request that is here."""
+class Clock:
+    """One order of tenants, and of the users of each."""
 
-    __slots__ = ("_users", "tenants")
+    __slots__ = ("tenants", "users")
 
     def __init__(self) -> None:
         self.tenants: Level[str] = Level()
-        self._users: dict[str, Level[str]] = {}
+        self.users: dict[str, Level[str]] = {}
+
+    def open(self, tenant: str, weight: float, user: str, user_weight: float) -> Seat:
+        users = self.users.get(tenant)
+        if users is None:
+            users = self.users[tenant] = Level()
+        return Seat(self.tenants.enter(tenant, weight), users.enter(user, user_weight))
+
+    def close(self, seat: Seat) -> bool:
+        """True if its tenant has nothing here any more."""
+        self.users[seat.tenant.key].leave(seat.user)
+        self.tenants.leave(seat.tenant)
+        if seat.tenant.holds:
+            return False
+        del self.users[seat.tenant.key]
+        return True
+
+    def wait(self, seat: Seat) -> None:
+        """Nobody has credit for the time when nothing waited."""
+        self.tenants.wait(seat.tenant)
+        self.users[seat.tenant.key].wait(seat.user)
+
+    def go(self, seat: Seat) -> None:
+        self.tenants.go(seat.tenant)
+        self.users[seat.tenant.key].go(seat.user)
+
+    def advance(self, seat: Seat, start: float) -> None:
+        """`start`: the least of who is served and of all who wait."""
+        self.tenants.advance(start)
+        self.users[seat.tenant.key].advance(seat.user.start)
+
+    def charge(self, seat: Seat, entry: Entry[W], cost_ns: float) -> None:
+        """By the weights that it came with: a refund gives back what was charged, whatever was renewed."""
+        cost_ns /= entry.weight
+        self.tenants.charge(seat.tenant, cost_ns, entry.work.tenant_weight)
+        self.users[seat.tenant.key].charge(seat.user, cost_ns, entry.work.user_weight)
+
+
+class Accounts(Generic[W]):
+    """Every request that is here has a seat at the main clock; one of backfill another, by which it is
+    served."""
+
+    __slots__ = ("_backfill", "_main")
+
+    def __init__(self) -> None:
+        self._main = Clock()
+        self._backfill = Clock()
+
+    @property
+    def tenants(self) -> Level[str]:
+        """All that are here."""
+        return self._main.tenants
+
+    @property
+    def contended(self) -> bool:
+        """Whether anything but backfill waits."""
+        return self._main.tenants.waiting > 0
 
     def open(self, work: W, band: Band[W]) -> Entry[W]:
-        tenant = self.tenants.enter(work.tenant, work.tenant_weight, band.virtual)
-        users = self._users.get(work.tenant)
-        if users is None:
-            users = self._users[work.tenant] = Level()
-        user = users.enter(work.user, work.user_weight)
-        return Entry(work, work.ticket, band, tenant, user)
+        who = (work.tenant, work.tenant_weight, work.user, work.user_weight)
+        main = self._main.open(*who)
+        if band.rank is Rank.BACKFILL:
+            own = self._backfill.open(*who)
+            return Entry(work, work.ticket, band, band.weight, own.tenant, own.user, own, main)
+        return Entry(work, work.ticket, band, band.weight, main.tenant, main.user, main)
 
     def wait(self, entry: Entry[W]) -> None:
-        """It joins the queue of its band.  Nobody has credit for the time when nothing waited."""
-        tenant, user, band = entry.tenant, entry.user, entry.band
-        if not band.waits(tenant.key):
-            tenant.start = max(tenant.start, band.virtual)
-        if not band.waits(tenant.key, user.key):
-            self._users[tenant.key].lift(user)
-        band.push(entry)
+        """It joins the queue of its band."""
+        self._clock(entry).wait(entry.seat)
+        entry.band.push(entry)
 
-    def serve(self, entry: Entry[W], likely_ns: float) -> None:
-        """It is let in, and was taken out of its band: time goes on to the least start time there."""
-        start = entry.tenant.start
-        behind = entry.band.tenants.first()
-        entry.band.virtual = max(
-            entry.band.virtual, start if behind is None else min(start, behind.start)
-        )
-        self.tenants.advance(entry.band.virtual)
-        self._users[entry.tenant.key].advance(entry.user.start)
+    def go(self, entry: Entry[W]) -> None:
+        """It leaves the queue of its band."""
+        entry.band.remove(entry)
+        self._clock(entry).go(entry.seat)
+
+    def serve(self, entry: Entry[W], likely_ns: float, bands: Iterable[Band[W]]) -> None:
+        """It is let in, and was taken out of its band: time goes on to the least start time that is
+        served by the same clock."""
+        backfill = entry.main is not None
+        behind = [
+            flow.start
+            for band in bands
+            if (band.rank is Rank.BACKFILL) == backfill
+            and (flow := band.tenants.first()) is not None
+        ]
+        self._clock(entry).advance(entry.seat, min([entry.tenant.start, *behind]))
+        if entry.main is not None and not self.contended:
+            self._main.advance(entry.main, entry.main.tenant.start)
         if likely_ns > entry.charged_ns:
             self._charge(entry, likely_ns - entry.charged_ns)
+
+    def move(self, entry: Entry[W], band: Band[W], *, waits: bool) -> None:
+        """Its class is another sort of class from now on."""
+        new = self.open(entry.work, band)
+        if new.main is not None:
+            self._backfill.charge(new.seat, entry, max(0.0, entry.charged_ns - entry.measured_ns))
+        if waits:
+            self.go(entry)
+        self._leave(entry)
+        entry.band, entry.tenant, entry.user = band, new.tenant, new.user
+        entry.seat, entry.main = new.seat, new.main
+        if waits:
+            self.wait(entry)
 
     def measured(self, entry: Entry[W], device_ns: int) -> None:
         entry.measured_ns += device_ns
         if entry.measured_ns > entry.charged_ns:
             self._charge(entry, entry.measured_ns - entry.charged_ns)
 
-    def close(self, entry: Entry[W], bands: Mapping[str, Band[W]]) -> bool:
+    def close(self, entry: Entry[W], bands: Iterable[Band[W]]) -> bool:
         """It is over: the account is put right.  True if its tenant has nothing here any more."""
         if entry.charged_ns > entry.measured_ns:
             self._charge(entry, entry.measured_ns - entry.charged_ns)
-            for band in bands.values():
-                band.refresh(entry)
-        tenant, users = entry.tenant, self._users[entry.tenant.key]
-        users.leave(entry.user)
-        self.tenants.leave(tenant)
-        if tenant.holds:
-            return False
-        del self._users[tenant.key]
-        return True
+            for band in bands:
+                own = (band.rank is Rank.BACKFILL) == (entry.main is not None)
+                seat = entry.seat if own else entry.main
+                if seat is not None:
+                    band.refresh(seat)
+        return self._leave(entry)
+
+    def _leave(self, entry: Entry[W]) -> bool:
+        if entry.main is None:
+            return self._main.close(entry.seat)
+        self._backfill.close(entry.seat)
+        return self._main.close(entry.main)
+
+    def _clock(self, entry: Entry[W]) -> Clock:
+        return self._main if entry.main is None else self._backfill
 
     def _charge(self, entry: Entry[W], cost_ns: float) -> None:
         entry.charged_ns += cost_ns
-        cost_ns /= entry.band.weight
-        self.tenants.charge(entry.tenant, cost_ns)
-        self._users[entry.tenant.key].charge(entry.user, cost_ns)
+        self._clock(entry).charge(entry.seat, entry, cost_ns)
+        if entry.main is not None:
+            self._main.charge(entry.main, entry, cost_ns)
 
 
 def likely_ns(work: W, expected_tokens: int, rows: int, rates: Rates) -> float:

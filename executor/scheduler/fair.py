@@ -22,7 +22,7 @@ from typing import Final, Generic
 from executor.cost import Rates
 from executor.scheduler.accounts import Accounts, likely_ns, terms_of
 from executor.scheduler.foresight import NOTHING, Foresight, Room
-from executor.scheduler.lanes import Band, Entry, Rank
+from executor.scheduler.lanes import Band, Entry, Rank, rank_of
 from executor.scheduler.prediction import Outputs
 from executor.scheduler.promises import Refusal
 from executor.scheduler.protocol import Limits, Moment, Plan, W
@@ -117,13 +117,13 @@ class Fair(Generic[W]):
     def remove(self, seq: W) -> None:
         entry = self._waiting.pop(seq.ticket, None)
         if entry is not None:
-            entry.band.remove(entry)
+            self._accounts.go(entry)
         else:
             entry = self._running.pop(seq.ticket)
             self._residency.end(entry)
             self._outputs.saw(seq.tenant, seq.user, seq.generated)
         self._foresight.ends(entry)
-        if self._accounts.close(entry, self._bands):
+        if self._accounts.close(entry, self._bands.values()):
             self._residency.idle(seq.tenant, entry.tenant.weight, self._now_ns)
 
     def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
@@ -136,7 +136,15 @@ class Fair(Generic[W]):
         """Other terms for the classes from now on, also for what is here."""
         self._limits = self._residency.limits = limits
         for name, band in self._bands.items():
-            band.terms = terms_of(limits.workloads, name)
+            terms = terms_of(limits.workloads, name)
+            if (rank_of(terms) is Rank.BACKFILL) == (band.rank is Rank.BACKFILL):
+                band.terms = terms
+                continue
+            self._bands[name] = Band(terms)
+            for entry in (*self._waiting.values(), *self._running.values()):
+                if entry.band is band:
+                    waits = entry.ticket in self._waiting
+                    self._accounts.move(entry, self._bands[name], waits=waits)
 
     def plan(self, moment: Moment) -> Plan[W]:
         self._now_ns = moment.now_ns
@@ -219,10 +227,11 @@ class Fair(Generic[W]):
 
     def _let_in(self, entry: Entry[W], filling: Filling[W]) -> None:
         work = entry.work
-        entry.band.remove(entry)
+        self._accounts.go(entry)
         del self._waiting[entry.ticket]
         likely = likely_ns(work, entry.expected_tokens, len(self._running), filling.moment.rates)
-        self._accounts.serve(entry, entry.charged_ns if work.preemptions else likely)
+        likely = entry.charged_ns if work.preemptions else likely
+        self._accounts.serve(entry, likely, self._bands.values())
         self._foresight.starts(entry)
         self._residency.begin(entry)
         self._running[entry.ticket] = entry
@@ -343,9 +352,8 @@ class Filling(Generic[W]):
 
     def set_aside(self, head: Entry[W]) -> None:
         """No other of this tenant in this class either, in this step."""
-        flow = head.band.tenants.take()
-        assert flow is head.tenant
-        self.aside.append((head.band, flow))
+        head.band.tenants.drop(head.tenant.key)
+        self.aside.append((head.band, head.tenant))
         self._looked += 1
         if self._looked == HEADS_MAX:
             self._stopped = True

@@ -33,16 +33,28 @@ def rank_of(terms: Workload) -> Rank:
     return Rank.BACKFILL if terms.weight is None else Rank.WEIGHTED
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Seat:
+    """Where a request is charged: its tenant, and its user in that."""
+
+    tenant: Flow[str]
+    user: Flow[str]
+
+
 @dataclass(slots=True, eq=False)
 class Entry(Generic[W]):
     """A request inside a fair scheduler.  `charged_ns` is what its flows were charged for it: at first
-    what it will probably cost, later what it has cost if that is more."""
+    what it will probably cost, later what it has cost if that is more.  `seat` (`tenant` and `user`) is
+    where it has its turn; backfill is charged at `main` too."""
 
     work: W
     ticket: int
     band: Band[W]
+    weight: float  # of its class when it came
     tenant: Flow[str]
     user: Flow[str]
+    seat: Seat
+    main: Seat | None = None
     expected_tokens: int = 0
     committed_blocks: int = 0
     charged_ns: float = 0.0
@@ -51,14 +63,13 @@ class Entry(Generic[W]):
 
 
 class Band(Generic[W]):
-    """The waiting of one class.  `virtual`: the start time of whoever was served last in it.
-    `credit_ns`: of a reserved or floored class, the time that it may still have before others."""
+    """The waiting of one class.  `credit_ns`: of a reserved or floored class, the time that it may still
+    have before others."""
 
-    __slots__ = ("_queues", "_users", "count", "credit_ns", "tenants", "terms", "virtual")
+    __slots__ = ("_queues", "_users", "count", "credit_ns", "tenants", "terms")
 
     def __init__(self, terms: Workload) -> None:
         self.terms = terms
-        self.virtual = 0.0
         self.credit_ns = 0.0
         self.count = 0
         self.tenants: Turns[str] = Turns()
@@ -103,15 +114,12 @@ class Band(Generic[W]):
         assert user is not None
         return self._queues[tenant, user.key][0]
 
-    def waits(self, tenant: str, user: str | None = None) -> bool:
-        return tenant in self._users if user is None else (tenant, user) in self._queues
-
-    def refresh(self, entry: Entry[W]) -> None:
+    def refresh(self, seat: Seat) -> None:
         """The start times of its flows fell."""
-        self.tenants.refresh(entry.tenant)
-        users = self._users.get(entry.tenant.key)
+        users = self._users.get(seat.tenant.key)
         if users is not None:
-            users.refresh(entry.user)
+            self.tenants.refresh(seat.tenant)
+            users.refresh(seat.user)
 
     def entries(self) -> Iterator[Entry[W]]:
         for queue in self._queues.values():
