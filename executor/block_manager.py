@@ -15,6 +15,10 @@ from collections.abc import Sequence as Seq
 from executor.sequence import Sequence
 
 
+class NotWiped(Exception):
+    """What one request left behind cannot be wiped, so nobody else may be served here."""
+
+
 class BlockManager:
     """`zero` is `Runner.zero_blocks`.  Released blocks wait for `scrub`, which wipes all of them
     in one call; `allocate` scrubs first where it must."""
@@ -74,9 +78,12 @@ class BlockManager:
         seq.blocks.clear()
 
     def scrub(self) -> None:
-        """Wipe what was released.  If wiping fails the blocks stay out of use."""
+        """Wipe what was released.  NotWiped: the device failed, and the blocks stay out of use."""
         if self._dirty:
-            self._zero(self._dirty)
+            try:
+                self._zero(self._dirty)
+            except Exception as caught:  # noqa: BLE001 — whatever a device raises
+                raise NotWiped(f"freed KV memory was not wiped: {type(caught).__name__}") from None
             self._free.extend(reversed(self._dirty))
             self._dirty.clear()
 

@@ -110,7 +110,11 @@ class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
     request: int
 
 
-Command = Submit | Abort | Terms
+class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
+    """Who holds the executor, and who waits?  The next report says it, in `lanes`."""
+
+
+Command = Submit | Abort | Terms | Look
 """Gateway → executor."""
 
 
@@ -213,11 +217,29 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     accepted_tokens: int = 0  # of these, what was then sampled
 
 
+LANES_MAX: Final = 256
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant in a class of work.  `used`: its part of the device time of about the last minute; `due`:
+    what is due to the tenant by weight among those who are here, in all its classes together."""
+
+    workload: str
+    tenant: str
+    running: int
+    waiting: int
+    blocks: int
+    used: float
+    due: float
+    oldest_ms: int  # how long the one waits that waits longest
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """Everything that one engine step has to say, in one frame."""
+    """Everything that one engine step has to say, in one frame.  `lanes`: if somebody asked."""
 
     updates: tuple[Update, ...] = ()
     gauges: Gauges = Gauges()
+    lanes: tuple[Lane, ...] | None = None
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,6 +334,15 @@ class Executor(Protocol):
 
     @property
     def gauges(self) -> Gauges: ...
+
+    def set_terms(self, workloads: tuple[Workload, ...]) -> None:
+        """The classes of work from now on; told again to whatever executor comes."""
+        ...
+
+    async def lanes(self) -> tuple[Lane, ...]:
+        """Who holds it and who waits, now.  ExecutorLost if there is none, or it does not say so in
+        time."""
+        ...
 
     def turn(self, job: Submit) -> AbstractAsyncContextManager[Turn]:
         """Submit on entry; on exit abort if it has not ended, and wait (bounded) for `Ended`.

@@ -30,11 +30,12 @@ from executor.contract import (
     Emitted,
     Ended,
     Gauges,
+    Lane,
+    Look,
     Prefilling,
     Report,
     Submit,
     Terms,
-    Update,
     Waiting,
 )
 from executor.cost import StepTimes, attribute
@@ -44,6 +45,7 @@ from executor.grammar.protocol import Grammars
 from executor.grammar.seats import Seats, gone
 from executor.guesses import Guesser, Planned, choose
 from executor.inbox import Gone, Inbox
+from executor.outbox import Outbox
 from executor.positions import Positions
 from executor.scheduler.promises import Why
 from executor.scheduler.protocol import Chunk, Moment, Scheduler, admission_tokens
@@ -51,15 +53,12 @@ from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits, scheduler_of
 from executor.siblings import Siblings
 from executor.totals import Totals
+from executor.watch import Watch
 
 FAILURES_MAX: Final = 3
 _FULL: Final = "as many requests wait already as may"
 _LATE: Final = "it would not start in the time that its class is promised"
 _log = structlog.get_logger()
-
-
-class EngineFailed(Exception):
-    """What one request left behind cannot be wiped, so nobody else may be served here."""
 
 
 class Engine:
@@ -85,11 +84,12 @@ class Engine:
         self._scheduler = scheduler or scheduler_of(self._settings.policy, self._limits)
         self._times = times or StepTimes()
         self._seqs: dict[Key, Sequence] = {}
-        self._out: dict[int, list[Update]] = {}
+        self._out = Outbox()
         self._seats = Seats(grammars)
         self._siblings = Siblings(runner.block_tokens)
         on = self._settings.speculation
         self._guesser = Guesser(runner.block_tokens, runner.context_tokens, on=on)
+        self._watch = Watch()
         self._stalled = False
         self.wake_ns: int | None = None  # a step may do something then, with no new command
         self._totals = Totals()
@@ -116,18 +116,19 @@ class Engine:
         self._preempt(plan.preempted, now_ns)
         self._stalled = not plan.chunks
         self.wake_ns = plan.wake_ns
-        assert (
-            plan.chunks or not self._seqs or self._seats.waited_for or plan.wake_ns is not None
-        ), "it would spin for ever"
+        woken = self._seats.waited_for or plan.wake_ns is not None
+        assert plan.chunks or not self._seqs or woken, "it would spin for ever"
         if plan.chunks:
-            self._admit(plan.admitted, now_ns)
+            for seq in plan.admitted:
+                seq.enter(Phase.PREFILL, now_ns)
+                self._positions.change()
             self._run(plan.chunks)
         for seq, place in self._positions.news(self._scheduler.waiting, now_ns):
-            self._say(seq.key[0], Waiting(request=seq.key[1], position=place))
-        self._scrub()
+            self._out.say(seq.key[0], Waiting(request=seq.key[1], position=place))
+        self.blocks.scrub()
         if self._settings.check_invariants:
             self._check()
-        return self._reports()
+        return self._out.reports(self.gauges, self._lanes)
 
     @property
     def gauges(self) -> Gauges:
@@ -154,6 +155,8 @@ class Engine:
                 case Terms(workloads=workloads):
                     self._limits = replace(self._limits, workloads=workloads)
                     self._scheduler.renew(self._limits)
+                case Look():
+                    self._out.look(owner)
                 case Gone():
                     aborted += [key for key in self._seqs if key[0] == owner]
         return aborted
@@ -169,10 +172,10 @@ class Engine:
             kv_tokens=self.blocks.tokens,
         )
         if why is not None:
-            self._say(owner, Ended(request=job.request, cause=Cause.REFUSED, detail=why))
+            self._out.say(owner, Ended(request=job.request, cause=Cause.REFUSED, detail=why))
             return
         if len(self._outside) >= self._settings.waiting_max:
-            self._say(owner, Ended(request=job.request, cause=Cause.OVERLOADED, detail=_FULL))
+            self._out.say(owner, Ended(request=job.request, cause=Cause.OVERLOADED, detail=_FULL))
             return
         seq = self._seqs[key] = Sequence(key, job, self._tickets, now_ns)
         self._tickets += 1
@@ -228,12 +231,7 @@ class Engine:
             self._totals.preemptions += 1
         if victims:
             self._positions.change(at_once=True)
-            self._scrub()
-
-    def _admit(self, admitted: Seq[Sequence], now_ns: int) -> None:
-        for seq in admitted:
-            seq.enter(Phase.PREFILL, now_ns)
-            self._positions.change()
+            self.blocks.scrub()
 
     # The model
 
@@ -258,7 +256,7 @@ class Engine:
             self._failed(failure, [row.seq for row in planned], aborted, now_ns)
             return
         self._failures = 0
-        self._charge(planned, found, now_ns - begin_ns)
+        self._charge(planned, found, now_ns - begin_ns, now_ns)
         for key in aborted:
             self._end(key, Cause.ABORTED, now_ns)
         for row in planned:
@@ -280,7 +278,11 @@ class Engine:
         return self._guesser.plan(chunks, self._times.rates)
 
     def _charge(
-        self, planned: Seq[Planned], found: Mapping[Key, Seq[Choice]], measured_ns: int
+        self,
+        planned: Seq[Planned],
+        found: Mapping[Key, Seq[Choice]],
+        measured_ns: int,
+        now_ns: int,
     ) -> None:
         """The rows were computed, whoever still wants them: book tokens and time."""
         rates = self._times.rates
@@ -299,12 +301,13 @@ class Engine:
             self._totals.busy_ns += own_ns
             self._totals.prompt_tokens += seq.prefilled - before
             self._scheduler.charge(seq, own_ns, lost_ns)
+            self._watch.charge(seq, own_ns, now_ns)
 
     def _result(self, seq: Sequence, choices: Seq[Choice], now_ns: int) -> None:
         """`choices`: none for a chunk in the middle of a prompt, several where guesses held."""
         owner, request = seq.key
         if not seq.generated:
-            self._say(
+            self._out.say(
                 owner,
                 Prefilling(
                     request=request, done_tokens=seq.prompt_done, total_tokens=seq.prompt_tokens
@@ -319,7 +322,7 @@ class Engine:
         if said:
             self._totals.generated_tokens += len(said)
             logprobs = [c.logprobs for c in choices[: len(said)] if c.logprobs is not None]
-            self._say(owner, Emitted(request=request, tokens=said, logprobs=tuple(logprobs)))
+            self._out.say(owner, Emitted(request=request, tokens=said, logprobs=tuple(logprobs)))
         if cause is Cause.CRASHED:
             self._end(seq.key, cause, now_ns, "the model gave no numbers for this request")
         elif cause is not None:
@@ -367,28 +370,16 @@ class Engine:
         self.blocks.release(seq)
         self._guesser.forget(key)
         self._positions.change()
-        self._say(key[0], seq.ended(cause, detail, retry_ms))
+        self._out.say(key[0], seq.ended(cause, detail, retry_ms))
 
-    def _scrub(self) -> None:
-        try:
-            self.blocks.scrub()
-        except Exception as caught:  # noqa: BLE001 — whatever a device raises
-            _log.error("blocks_not_wiped", kind=type(caught).__name__)
-            raise EngineFailed("freed KV memory could not be wiped") from None
-
-    def _reports(self) -> dict[int, Report]:
-        gauges = self.gauges
-        reports = {o: Report(updates=tuple(said), gauges=gauges) for o, said in self._out.items()}
-        self._out = {}
-        return reports
+    def _lanes(self) -> tuple[Lane, ...]:
+        waiting = [*self._scheduler.waiting, *self._outside]
+        return self._watch.lanes(self._scheduler.running, waiting, self._clock_ns())
 
     @property
     def failed(self) -> bool:
         """Step after step failed: whoever drives the engine delivers the reports, then gives up."""
         return self._failures >= FAILURES_MAX
-
-    def _say(self, owner: int, update: Update) -> None:
-        self._out.setdefault(owner, []).append(update)
 
     def _check(self) -> None:
         """The books of the blocks and of the queues agree.  For tests: O(blocks + requests)."""

@@ -25,8 +25,9 @@ from typing import Any, Final
 import structlog
 
 from executor.batch import Runner
+from executor.block_manager import NotWiped
 from executor.contract import Broken, Command, Loading, Message, ModelCard, Ready, Report, Submit
-from executor.engine import Engine, EngineFailed
+from executor.engine import Engine
 from executor.grammar.desk import Desk
 from executor.grammar.worker_setup import setup_of
 from executor.inbox import Gone
@@ -273,7 +274,7 @@ def _drive(engine: Engine, mailbox: Mailbox, io: Io, clock_ns: Callable[[], int]
             mailbox.wait(None if wake_ns is None else max(0.0, (wake_ns - clock_ns()) / 1e9))
         try:
             reports = engine.step()
-        except EngineFailed as fault:
+        except NotWiped as fault:
             _log.error("engine_failed", reason=str(fault))
             return
         if reports:

@@ -19,8 +19,10 @@ from executor.batch import Batch, Row, Runner
 from executor.choice import Ask, Choice
 from executor.contract import (
     Abort,
+    Command,
     Emitted,
     Ended,
+    Look,
     ModelCard,
     Report,
     Sampling,
@@ -154,7 +156,7 @@ class Harness:
     ) -> None:
         self.runner = runner or FakeRunner()
         self.clock = clock or Clock()
-        self.inbox: deque[tuple[int, Submit | Abort | Terms | Gone]] = deque()
+        self.inbox: deque[tuple[int, Command | Gone]] = deque()
         self.engine = Engine(
             model or self.runner,
             self._take,
@@ -166,7 +168,7 @@ class Harness:
         self.heard: dict[tuple[int, int], list[Update]] = {}
         self.reports: list[Report] = []
 
-    def _take(self) -> list[tuple[int, Submit | Abort | Terms | Gone]]:
+    def _take(self) -> list[tuple[int, Command | Gone]]:
         items = list(self.inbox)
         self.inbox.clear()
         return items
@@ -176,6 +178,9 @@ class Harness:
 
     def terms(self, *workloads: Workload, owner: int = 0) -> None:
         self.inbox.append((owner, Terms(workloads=workloads)))
+
+    def look(self, owner: int = 0) -> None:
+        self.inbox.append((owner, Look()))
 
     def abort(self, request: int, owner: int = 0) -> None:
         self.inbox.append((owner, Abort(request=request)))

@@ -4,7 +4,7 @@ from collections.abc import Sequence as Seq
 
 import pytest
 
-from executor.block_manager import BlockManager
+from executor.block_manager import BlockManager, NotWiped
 from executor.sequence import Sequence
 from tests.executor.fakes import job
 
@@ -94,7 +94,7 @@ def test_blocks_that_could_not_be_wiped_stay_out_of_use() -> None:
     one = seq(1)
     blocks.allocate(one, 4)
     blocks.release(one)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(NotWiped, match="RuntimeError"):
         blocks.allocate(seq(2), 4)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(NotWiped, match="RuntimeError"):
         blocks.scrub()

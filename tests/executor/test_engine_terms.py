@@ -72,3 +72,22 @@ def test_nobody_who_has_run_is_displaced() -> None:
     assert house.ended(2).cause is Cause.BACKLOG
     assert house.ended(3).cause is Cause.LENGTH
     assert house.ended(4).cause is Cause.BACKLOG
+
+
+def test_who_looks_sees_who_holds_the_executor_and_who_waits() -> None:
+    house = house_of(seqs_max=2)
+    for request, tenant in enumerate("aaab", 1):
+        house.submit(job(request, PROMPT, max_new_tokens=20, **share(tenant)))
+    for _ in range(5):
+        house.step()
+    house.look(owner=7)
+    reports = house.step()
+    assert reports[0].lanes is None, "it did not ask"
+    seen = {(lane.workload, lane.tenant): lane for lane in reports[7].lanes or ()}
+    first, second = seen["interactive", "a"], seen["interactive", "b"]
+    assert (first.running, first.waiting, second.running, second.waiting) == (1, 2, 1, 0)
+    assert (first.due, second.due) == (0.5, 0.5)
+    assert abs(first.used - 0.5) < 0.2
+    assert abs(first.used + second.used - 1) < 1e-6
+    assert first.oldest_ms > 0 == second.oldest_ms
+    assert house.step()[0].lanes is None
