@@ -28,12 +28,14 @@ from executor.contract import (
     Broken,
     ExecutorLost,
     Gauges,
+    Lane,
     Loading,
     Message,
     ModelCard,
     Ready,
     Submit,
     Turn,
+    Workload,
 )
 
 __all__ = ["Backoff", "ExecutorProcess", "SocketExecutor", "State", "StateKind"]
@@ -116,6 +118,12 @@ class ExecutorProcess:
     @property
     def gauges(self) -> Gauges:
         return self._socket.gauges
+
+    def set_terms(self, workloads: tuple[Workload, ...]) -> None:
+        self._socket.set_terms(workloads)
+
+    async def lanes(self) -> tuple[Lane, ...]:
+        return await self._socket.lanes()
 
     def turn(self, job: Submit) -> AbstractAsyncContextManager[Turn]:
         return self._socket.turn(job)

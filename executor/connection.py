@@ -25,17 +25,22 @@ from executor.contract import (
     Cause,
     ExecutorLost,
     Gauges,
+    Lane,
     Loading,
+    Look,
     Message,
     ModelCard,
     Ready,
     Report,
     Submit,
+    Terms,
+    Workload,
 )
 from executor.turn import MailboxTurn
 from executor.wire import WireError, encode_command, read_message
 
 ABORT_WAIT_S: Final = 10.0
+LOOK_WAIT_S: Final = 5.0
 _UNSENT_BYTES_MAX: Final = 64 * 2**20
 
 
@@ -48,6 +53,7 @@ class _Connection:
         self._turns: dict[int, MailboxTurn] = {}
         self._minted = 0
         self._open = True
+        self._looked: asyncio.Future[tuple[Lane, ...] | None] | None = None
 
     @property
     def turns(self) -> int:
@@ -69,6 +75,17 @@ class _Connection:
         self._writer.write(frame)
         return turn
 
+    def renew(self, workloads: tuple[Workload, ...]) -> None:
+        self._writer.write(encode_command(Terms(workloads=workloads)))
+
+    def look(self) -> asyncio.Future[tuple[Lane, ...] | None]:
+        """What the next report will show, the same for all who ask until it comes; None when the
+        connection ends first.  Not theirs to cancel."""
+        if self._looked is None:
+            self._looked = asyncio.get_running_loop().create_future()
+            self._writer.write(encode_command(Look()))
+        return self._looked
+
     async def leave(self, turn: MailboxTurn, wait_s: float) -> None:
         """Let go of a turn, ended or not.  However this is left, by a second cancellation too, the
         turn is out of the table and has its last word."""
@@ -88,9 +105,17 @@ class _Connection:
         for update in report.updates:
             if (turn := self._turns.get(update.request)) is not None:
                 turn.push(update)
+        if report.lanes is not None:
+            self._seen(report.lanes)
+
+    def _seen(self, lanes: tuple[Lane, ...] | None) -> None:
+        looked, self._looked = self._looked, None
+        if looked is not None:
+            looked.set_result(lanes)
 
     def lose(self, why: str) -> None:
         self._open = False
+        self._seen(None)
         for turn in self._turns.values():
             turn.lose(Cause.CRASHED, why)
         self._turns.clear()
@@ -107,10 +132,13 @@ class SocketExecutor:
         on_message: Callable[[Message], None] | None = None,
         clock_ns: Callable[[], int] = monotonic_ns,
         abort_wait_s: float = ABORT_WAIT_S,
+        look_wait_s: float = LOOK_WAIT_S,
     ) -> None:
         self._on_message = on_message
         self._clock_ns = clock_ns
         self._abort_wait_s = abort_wait_s
+        self._look_wait_s = look_wait_s
+        self._workloads: tuple[Workload, ...] | None = None
         self._connection: _Connection | None = None
         self._card: ModelCard | None = None
         self._gauges = Gauges()
@@ -127,6 +155,27 @@ class SocketExecutor:
     def open_turns(self) -> int:
         """Turns in the table; 0 when nobody is inside `turn`.  For leak checks."""
         return self._connection.turns if self._connection is not None else 0
+
+    def set_terms(self, workloads: tuple[Workload, ...]) -> None:
+        self._workloads = workloads
+        if self._connection is not None and self._card is not None:
+            self._connection.renew(workloads)
+
+    async def lanes(self) -> tuple[Lane, ...]:
+        connection = self._connection
+        if connection is None or self._card is None:
+            raise ExecutorLost("no executor is ready; try again in a few seconds")
+        looked = connection.look()
+        try:
+            async with asyncio.timeout(self._look_wait_s):
+                lanes = await asyncio.shield(looked)
+        except TimeoutError:
+            raise ExecutorLost(
+                f"the executor did not say within {self._look_wait_s:g} s who holds it; try again"
+            ) from None
+        if lanes is None:
+            raise ExecutorLost("the executor is gone; try again in a few seconds")
+        return lanes
 
     @asynccontextmanager
     async def turn(self, job: Submit) -> AsyncIterator[MailboxTurn]:
@@ -165,6 +214,8 @@ class SocketExecutor:
                 connection.deliver(message)
             case Ready(card=card):
                 self._card = card
+                if self._workloads is not None:  # before anything can be submitted
+                    connection.renew(self._workloads)
             case Loading() | Broken():
                 self._card = None
         if self._on_message is not None:

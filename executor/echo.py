@@ -17,24 +17,27 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from itertools import count
+from itertools import count, groupby
 from time import monotonic_ns
 from typing import Final
 
 import msgspec
 
 from executor.contract import (
+    LANES_MAX,
     Cause,
     Emitted,
     Ended,
     ExecutorLost,
     Gauges,
+    Lane,
     Logprob,
     ModelCard,
     Prefilling,
     Submit,
     TokenLogprobs,
     Waiting,
+    Workload,
 )
 from executor.turn import MailboxTurn
 
@@ -53,12 +56,15 @@ CHAT_TEMPLATE: Final = (
 
 Gate = Callable[[Submit, int], Awaitable[None]]
 """Awaited before the k-th token (from 0) of a job; its `request` is the minted number."""
+Refuses = Callable[[Submit], Ended | None]
+"""Asked before a job gets in line: None, or the last word on it (its `request` is put right)."""
 
 
 class EchoExecutor:
     """Implements `contract.Executor`.  `seqs_max` run at once, the others wait in line; blocks are
-    counted as the real one would.  With `crash_at`, each job dies before that token (from 0).
-    `fail` is the death of the executor, `recover` its return."""
+    counted as the real one would.  It is first come, first served: classes of work are kept and shown,
+    not heeded.  With `crash_at`, each job dies before that token (from 0); `refuses` is a scheduler that
+    turns away.  `fail` is the death of the executor, `recover` its return."""
 
     def __init__(
         self,
@@ -68,8 +74,11 @@ class EchoExecutor:
         seqs_max: int = 64,
         gate: Gate | None = None,
         crash_at: int | None = None,
+        refuses: Refuses | None = None,
         clock_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
+        self.terms: tuple[Workload, ...] = ()
+        self._refuses = refuses
         self._full_card = echo_card(context_tokens=context_tokens, kv_blocks=kv_blocks)
         self._card: ModelCard | None = self._full_card
         self._seqs_max = seqs_max
@@ -95,6 +104,14 @@ class EchoExecutor:
             blocks_total=total,
             blocks_free=total - sum(job.blocks for job in self._running),
         )
+
+    def set_terms(self, workloads: tuple[Workload, ...]) -> None:
+        self.terms = workloads
+
+    async def lanes(self) -> tuple[Lane, ...]:
+        if self._card is None:
+            raise ExecutorLost("no executor is ready; try again in a few seconds")
+        return _lanes(self._running, self._waiting, self._clock_ns())
 
     @property
     def open_turns(self) -> int:
@@ -126,6 +143,8 @@ class EchoExecutor:
         elif job.grammar is not None:
             detail = "the echo says the prompt back and cannot be constrained"
             turn.push(Ended(request=turn.request, cause=Cause.GRAMMAR, detail=detail))
+        elif self._refuses is not None and (word := self._refuses(numbered)) is not None:
+            turn.push(msgspec.structs.replace(word, request=turn.request))
         else:
             self._waiting.append(mine)
             self._admit()
@@ -149,9 +168,8 @@ class EchoExecutor:
             job.task = asyncio.create_task(self._play(job), name=f"echo-{job.turn.request}")
         ahead: dict[str, int] = {}
         for job in self._waiting:
-            tenant = job.job.share[0][0] if job.job.share else ""
-            place = ahead.get(tenant, 0)
-            ahead[tenant] = place + 1
+            place = ahead.get(job.tenant, 0)
+            ahead[job.tenant] = place + 1
             if job.place != place:
                 job.place = place
                 job.turn.push(Waiting(request=job.turn.request, position=place))
@@ -258,6 +276,18 @@ class _Job:
         self.timer: asyncio.TimerHandle | None = None
 
     @property
+    def tenant(self) -> str:
+        return self.job.share[0][0] if self.job.share else ""
+
+    @property
+    def weight(self) -> float:
+        return self.job.share[0][1] if self.job.share else 1.0
+
+    @property
+    def lane(self) -> tuple[str, str]:
+        return self.job.workload, self.tenant
+
+    @property
     def blocks(self) -> int:
         """Reserved for the longest it may become: the echo has no preemption."""
         return -(-(len(self.job.prompt) + self.job.max_new_tokens) // _BLOCK_TOKENS)
@@ -266,6 +296,33 @@ class _Job:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+
+def _lanes(running: list[_Job], waiting: list[_Job], now_ns: int) -> tuple[Lane, ...]:
+    """Every job takes turns with every other, so what a lane has of the echo is its part of those that
+    speak."""
+    weights = {job.tenant: job.weight for job in (*running, *waiting)}
+    speaking = set(map(id, running))
+    everybody = sorted((*running, *waiting), key=lambda job: job.lane)
+    lanes: list[Lane] = []
+    for (workload, tenant), group in groupby(everybody, key=lambda job: job.lane):
+        jobs = list(group)
+        here = [job for job in jobs if id(job) in speaking]
+        waits_ns = [now_ns - job.submitted_ns for job in jobs if id(job) not in speaking]
+        lanes.append(
+            Lane(
+                workload=workload,
+                tenant=tenant,
+                running=len(here),
+                waiting=len(waits_ns),
+                blocks=sum(job.blocks for job in here),
+                used=len(here) / max(1, len(running)),
+                due=weights[tenant] / sum(weights.values()),
+                oldest_ms=max(waits_ns, default=0) // 1_000_000,
+            )
+        )
+    lanes.sort(key=lambda lane: (-lane.waiting, -lane.running))
+    return tuple(lanes[:LANES_MAX])
 
 
 def _logprobs(job: Submit, token: int) -> tuple[TokenLogprobs, ...]:

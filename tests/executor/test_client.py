@@ -20,12 +20,16 @@ from executor.contract import (
     Ended,
     ExecutorLost,
     Gauges,
+    Lane,
+    Look,
     Message,
     Prefilling,
     Ready,
     Report,
     Submit,
+    Terms,
     Update,
+    Workload,
 )
 from executor.wire import encode_message, read_command
 from tests.executor.fakes import FakeRunner, card, job
@@ -61,7 +65,10 @@ class Script:
 
 
 def scripted(
-    test: Callable[[SocketExecutor, Script], Awaitable[None]], *, abort_wait_s: float = 10.0
+    test: Callable[[SocketExecutor, Script], Awaitable[None]],
+    *,
+    abort_wait_s: float = 10.0,
+    look_wait_s: float = 10.0,
 ) -> None:
     async def main() -> None:
         with TemporaryDirectory() as folder:
@@ -78,7 +85,9 @@ def scripted(
                     ready.set()
 
             server = await asyncio.start_unix_server(meet, str(path))
-            client = SocketExecutor(on_message=heard, abort_wait_s=abort_wait_s)
+            client = SocketExecutor(
+                on_message=heard, abort_wait_s=abort_wait_s, look_wait_s=look_wait_s
+            )
             life = asyncio.create_task(client.serve(path))
             script = await met
             script.say(READY)
@@ -310,3 +319,79 @@ def test_a_command_that_cannot_start_or_ends_at_once_is_told_and_tried_again() -
 
     asyncio.run(main(["/nonexistent/executor"], "could not be started"))
     asyncio.run(main(["false"], "status 1"))
+
+
+TERMS = (Workload(name="interactive", ttft_ms=2000), Workload(name="batch", weight=None))
+LANE = Lane(
+    workload="batch", tenant="t", running=1, waiting=2, blocks=3, used=0.5, due=1.0, oldest_ms=9
+)
+
+
+def test_terms_are_told_at_once_and_again() -> None:
+    async def test(client: SocketExecutor, script: Script) -> None:
+        client.set_terms(TERMS)
+        assert await script.hear() == Terms(workloads=TERMS)
+        script.say(READY)  # as a new executor would: nothing is known to it
+        assert await script.hear() == Terms(workloads=TERMS)
+
+    scripted(test)
+
+
+def test_terms_that_were_set_before_it_was_there_come_before_the_first_job() -> None:
+    async def main() -> None:
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "s")
+            ready = asyncio.Event()
+            client = SocketExecutor(on_message=lambda _: ready.set())
+            client.set_terms(TERMS)
+            heard: list[Command | None] = []
+
+            async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                writer.write(encode_message(READY))
+                heard.extend([await read_command(reader), await read_command(reader)])
+                writer.close()
+
+            async with await asyncio.start_unix_server(meet, str(path)):
+                life = asyncio.create_task(client.serve(path))
+                await asyncio.wait_for(ready.wait(), 20)
+                async with client.turn(job()) as turn:
+                    await turn.wait_ended()
+                await life
+            assert heard[0] == Terms(workloads=TERMS)
+            assert isinstance(heard[1], Submit)
+
+    asyncio.run(main())
+
+
+def test_who_looks_together_is_shown_the_same_once() -> None:
+    async def test(client: SocketExecutor, script: Script) -> None:
+        async def look() -> tuple[Lane, ...]:
+            return await client.lanes()
+
+        one, two, gone = (asyncio.create_task(look()) for _ in range(3))
+        assert await script.hear() == Look()
+        gone.cancel()  # and disturbs no other
+        script.report()  # a report of something else
+        script.say(Report(lanes=(LANE,)))
+        assert await one == await two == (LANE,)
+        again = asyncio.create_task(look())
+        assert await script.hear() == Look()
+        script.say(Report(lanes=()))
+        assert await again == ()
+
+    scripted(test)
+
+
+def test_who_looks_at_an_executor_that_goes_or_is_silent_is_told() -> None:
+    async def test(client: SocketExecutor, script: Script) -> None:
+        with pytest.raises(ExecutorLost, match="did not say"):
+            await client.lanes()
+        looking = asyncio.create_task(client.lanes())
+        assert await script.hear() == Look()
+        script.hang_up()
+        with pytest.raises(ExecutorLost):
+            await looking
+        with pytest.raises(ExecutorLost, match="no executor"):
+            await client.lanes()
+
+    scripted(test, look_wait_s=0.01)

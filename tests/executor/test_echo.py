@@ -17,6 +17,7 @@ from executor.contract import (
     Sampling,
     Submit,
     Waiting,
+    Workload,
 )
 from executor.echo import IM_END, IM_START, VOCAB_SIZE, EchoExecutor
 from tests.executor.fakes import job
@@ -250,5 +251,50 @@ def test_logprobs_where_asked_for() -> None:
         assert [entry.chosen.token for entry in logprobs] == [*b"ab"]
         assert all(len(entry.top) == 2 for entry in logprobs)
         assert all(entry.top[0] == entry.chosen for entry in logprobs)
+
+    run(test)
+
+
+def test_it_shows_who_speaks_and_who_waits() -> None:
+    async def test() -> None:
+        held = asyncio.Event()
+
+        async def gate(_: Submit, __: int) -> None:
+            await held.wait()
+
+        now = [0]
+        executor = EchoExecutor(gate=gate, seqs_max=1, clock_ns=lambda: now[0])
+        executor.set_terms((Workload(name="batch", weight=None),))
+        assert [each.name for each in executor.terms] == ["batch"]
+        one, three = (("acme", 1.0), ("u", 1.0)), (("globex", 3.0), ("u", 1.0))
+        async with (
+            executor.turn(job(1, b"ab", share=one, workload="interactive")),
+            executor.turn(job(2, b"ab", share=three, workload="batch")),
+            executor.turn(job(3, b"ab", share=three, workload="batch")),
+        ):
+            now[0] = 2_000_000
+            first, second = await executor.lanes()
+            assert (first.workload, first.tenant, first.waiting) == ("batch", "globex", 2)
+            assert (first.running, first.used, first.due, first.oldest_ms) == (0, 0.0, 0.75, 2)
+            assert (second.workload, second.tenant, second.running) == ("interactive", "acme", 1)
+            assert (second.used, second.due, second.oldest_ms, second.blocks) == (1.0, 0.25, 0, 1)
+            held.set()
+        assert await executor.lanes() == ()
+        executor.fail()
+        with pytest.raises(ExecutorLost):
+            await executor.lanes()
+
+    run(test)
+
+
+def test_who_is_turned_away_leaves_nothing_behind() -> None:
+    async def test() -> None:
+        word = Ended(request=0, cause=Cause.BACKLOG, retry_ms=1200)
+        executor = EchoExecutor(refuses=lambda asked: word if asked.workload == "x" else None)
+        tokens, last = await answer(executor, job(1, b"ab", workload="x"))
+        assert (tokens, last.cause, last.retry_ms) == ([], Cause.BACKLOG, 1200)
+        assert_empty(executor)
+        _, last = await answer(executor, job(1, b"ab", max_new_tokens=1))
+        assert last.cause is Cause.LENGTH
 
     run(test)
