@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from executor.batch import Batch, Row, Runner
+from executor.cpu.native.rounded import RoundedLinear
+from executor.decoder import Decoder
+from executor.model.errors import ModelError
 from executor.model.gguf_source import open_gguf_source
 from executor.model_runner import load
 from tests.bench.hf_export import export_weights
@@ -199,6 +203,64 @@ def test_real_greedy_text_equals_transformers(
     assert [our_texts(runner, [ids], 0)[0] for ids in prompts] == theirs
     assert our_texts(runner, prompts, 1) == theirs
     assert our_texts(runner, prompts, 2) == theirs
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """To transformers in float32, over all positions of some texts."""
+
+    error: float
+    divergence: float  # mean Kullback-Leibler, nats, of the next token's distribution
+    agreement: float  # of the likeliest token
+
+    @classmethod
+    def of(cls, ours: Tensor, theirs: Tensor) -> Nearness:
+        them, us = theirs.log_softmax(-1), ours.log_softmax(-1)
+        return cls(
+            error(ours, theirs),
+            float((them.exp() * (them - us)).sum(-1).mean()),
+            float((ours.argmax(-1) == theirs.argmax(-1)).float().mean()),
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("numerics", "few_rows", "bars"),
+    (
+        ("fast", 0, Nearness(2e-2, 1e-3, 0.97)),
+        ("int8", 0, Nearness(8e-2, 1.5e-2, 0.9)),  # bytes on a grid a column
+        ("int8", 1 << 20, Nearness(6e-2, 1e-2, 0.92)),  # the layers by the file's blocks
+    ),
+)
+def test_real_distributions_stay_near(
+    real: tuple[Path, Any, Tokenizer], greedy: Greedy, numerics: str, few_rows: int, bars: Nearness
+) -> None:
+    """Chat prompts and their answers.  A scale that is wrong anywhere is far beyond the bars."""
+    path, model, _ = real
+    texts = [prompt + answer for prompt, answer in zip(*greedy, strict=True)]
+    with torch.inference_mode():
+        theirs = torch.cat([model(torch.tensor([ids])).logits[0] for ids in texts])
+    runner = loaded(path, numerics, few_rows)
+    ours = torch.cat([prefix_logits(runner, ids, range(10, 14), 1) for ids in texts])
+    found = Nearness.of(ours, theirs)
+    print(f"{numerics}, {few_rows}: {len(ours)} positions, {found}")
+    assert len(ours) > 400
+    assert found.error < bars.error
+    assert found.divergence < bars.divergence
+    assert found.agreement > bars.agreement
+
+
+def loaded(path: Path, numerics: str, few_rows: int) -> Runner:
+    """With the layouts of its products as said, not as measured."""
+    try:
+        _, runner = load(path, threads=1, numerics=numerics, dtype="bfloat16", kv_bytes=64 << 20)
+    except ModelError as refused:
+        pytest.skip(str(refused))
+    assert isinstance(runner, Decoder)
+    for linear in getattr(runner.backend, "linears", ()):
+        blocks = linear.nibbles if isinstance(linear, RoundedLinear) else linear.blocks
+        linear.few_rows = few_rows if blocks is not None else 0
+    return runner
 
 
 @pytest.mark.slow

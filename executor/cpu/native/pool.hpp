@@ -38,6 +38,9 @@ class Pool {
         }
     }
 
+    // The caller's included.
+    int threads() const { return (int)helpers_.size() + 1; }
+
     // body(piece) for each of 0 … pieces, in any order, on any thread.  Not for two callers at once.
     template <class Body>
     void run(long pieces, const Body& body) {

@@ -35,6 +35,7 @@ class RoundedLinear:
     nibbles: Tensor | None
     bias: Tensor | None  # float32
     wide: bool  # float32 results
+    work_bytes: int  # of each row, rounded
     few_rows: int = 0
 
     @classmethod
@@ -70,6 +71,7 @@ class RoundedLinear:
             nibbles=nibbles,
             bias=None if bias is None else bias.float(),
             wide=wide,
+            work_bytes=library.lockgate_rounded_bytes(1, width_in),
         )
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -94,7 +96,7 @@ class RoundedLinear:
     def _run(self, product: Callable[..., None], packed: Tensor, x: Tensor, rows: int) -> Tensor:
         dtype = torch.float32 if self.wide else torch.bfloat16
         out = self.space.take("wide" if self.wide else "linear", rows, self.width_out, dtype)
-        work = self.space.work(self.library.lockgate_rounded_bytes(rows, self.width_in) // 4)
+        work = self.space.work(rows * self.work_bytes // 4)
         product(
             x.data_ptr(),
             rows,

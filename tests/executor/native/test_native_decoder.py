@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from executor.batch import Batch, Row
-from executor.cpu.native.linear import Space
+from executor.cpu import machine
+from executor.cpu.native.linear import Space, SwitchingLinear
 from executor.cpu.native.ops import NativeOps
+from executor.cpu.native.rounded import RoundedLinear
 from executor.decoder import Decoder
 from executor.model_runner import load
 from tests.executor.families import write_family
@@ -21,11 +23,12 @@ from tests.executor.test_cpu_runner import PROMPTS, alone, crowded
 from tests.models import write_tiny_llama
 
 pytestmark = [pytest.mark.usefixtures("kernels"), pytest.mark.slow]
+MULTIPLIES_BYTES = pytest.mark.skipif(not machine.has_vnni(), reason="no AVX512-VNNI")
 BLOCKS = [7, 2, 9, 4, 11]
 
 
-def native(directory: Path) -> Decoder[Any]:
-    _, runner = load(directory, dtype="bfloat16", kv_bytes=1 << 20, threads=2)
+def native(directory: Path, numerics: str = "fast") -> Decoder[Any]:
+    _, runner = load(directory, numerics=numerics, dtype="bfloat16", kv_bytes=1 << 20, threads=2)
     assert isinstance(runner, Decoder)
     assert isinstance(runner.backend, NativeOps)
     return runner
@@ -82,23 +85,42 @@ def test_buffers_of_every_family_are_free_when_they_are_used_again(
     check_buffers(native(tmp_path / "m"), monkeypatch)
 
 
-def test_logits_of_bf16_strips_are_the_same_bits_in_any_company(tmp_path: Path) -> None:
-    runner = native(write_tiny_llama(tmp_path / "m"))
+@pytest.mark.parametrize("numerics", ("fast", pytest.param("int8", marks=MULTIPLIES_BYTES)))
+def test_logits_of_one_layout_are_the_same_bits_in_any_company(
+    tmp_path: Path, numerics: str
+) -> None:
+    """A directory has no blocks, so all rows go through one layout, of bf16 or of bytes."""
+    runner = native(write_tiny_llama(tmp_path / "m"), numerics)
     first = [alone(runner, ids, list(range(20, 25))) for ids in PROMPTS]
     for seed in range(3):
         for lone, company in zip(first, crowded(runner, PROMPTS, seed), strict=True):
             assert torch.equal(lone, company)
 
 
+@pytest.mark.parametrize(
+    ("numerics", "bar", "hidden_size"),
+    (
+        ("fast", 2e-2, 320),
+        pytest.param("int8", 5e-2, 320, marks=MULTIPLIES_BYTES),
+        pytest.param("int8", 5e-2, 176, marks=MULTIPLIES_BYTES),  # no multiple of 32: in part bf16
+    ),
+)
 def test_native_logits_are_near_torch_s(
-    tmp_path: Path, kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kernels: ctypes.CDLL, numerics: str, bar: float, hidden_size: int
 ) -> None:
-    directory = write_tiny_llama(tmp_path / "m", hidden_size=320, intermediate_size=160)
-    found = alone(native(directory), PROMPTS[0], BLOCKS)
+    shape = {"hidden_size": hidden_size, "intermediate_size": 160}
+    directory = write_tiny_llama(tmp_path / "m", **shape)
+    runner = native(directory, numerics)
+    assert isinstance(runner.backend, NativeOps)
+    kinds = [type(linear) for linear in runner.backend.linears]
+    assert (RoundedLinear in kinds) == (numerics == "int8")
+    assert (SwitchingLinear in kinds) == (numerics == "fast" or hidden_size % 32 > 0)
+    found = alone(runner, PROMPTS[0], BLOCKS)
     _, exact = load(directory, dtype="float32", kv_bytes=1 << 20, threads=1)
     assert isinstance(exact, Decoder)
     expected = alone(exact, PROMPTS[0], BLOCKS)
-    assert float((found - expected).norm() / expected.norm()) < 2e-2
+    error = float((found - expected).norm() / expected.norm())
+    assert error < bar, error
 
 
 def test_one_request_s_nan_is_not_its_neighbour_s(tmp_path: Path) -> None:
