@@ -15,15 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from enum import IntEnum
 from heapq import heappop, heappush
 from random import Random
+from typing import NamedTuple
 
 from executor.cost import Share, StepTimes, attribute
+from executor.scheduler.promises import Why
 from executor.scheduler.protocol import Chunk, Limits, Moment, Scheduler, admission_tokens
 from executor.simulation.machine import Machine
 from executor.simulation.metrics_requests import Ending
-from executor.simulation.outcome import Outcome, Run, Served
+from executor.simulation.outcome import Outcome, Probe, Run, Served
 from executor.simulation.work import Request, SimWork
 
 
@@ -32,7 +35,8 @@ class Happening(IntEnum):
 
     CANCEL = 0
     EXPIRE = 1
-    ARRIVE = 2
+    PROBE = 2
+    ARRIVE = 3
 
 
 class _Life:
@@ -58,9 +62,22 @@ class _Life:
         self.recomputed = 0
 
 
+class _Event(NamedTuple):
+    """In order of time, then of `what`, then as they were planned."""
+
+    at_ns: int
+    what: Happening
+    number: int
+    request: Request
+    ticket: int
+    retry_ms: int
+
+
 class Engine:
     """`offer` requests, then `run`.  `jitter`: relative spread of the true step times, by `rng`.
-    `learns`: rates are fitted to what is measured; else they stay what `times` says."""
+    `learns`: rates are fitted to what is measured; else they stay what `times` says.  `waiting_max`: more
+    wait never.  `probed`: at these parts of the time that a refused one was told to wait, it is asked
+    whether one just like it would be taken."""
 
     def __init__(
         self,
@@ -72,6 +89,8 @@ class Engine:
         learns: bool = True,
         jitter: float = 0.0,
         rng: Random | None = None,
+        waiting_max: int | None = None,
+        probed: tuple[float, ...] = (),
     ) -> None:
         assert not jitter or rng is not None
         self.now_ns = 0
@@ -84,27 +103,28 @@ class Engine:
         self._learns = learns
         self._jitter = jitter
         self._rng = rng
+        self._waiting_max = waiting_max
+        self._probed = probed
         self._tickets = 0
         self._lives: dict[int, _Life] = {}
-        self._agenda: list[tuple[int, Happening, int, Request | None]] = []
+        self._events = 0
+        self._agenda: list[_Event] = []
 
     @property
     def here(self) -> int:
         """Requests that were filed and live."""
         return len(self._lives)
 
-    def offer(self, request: Request) -> int:
-        """It will arrive; its ticket.  Tickets follow the order of offers, so offer in order of time."""
-        ticket = self._tickets
-        self._tickets += 1
-        heappush(self._agenda, (request.at_ns, Happening.ARRIVE, ticket, request))
-        return ticket
+    def offer(self, request: Request) -> None:
+        """It will arrive.  Not in the past."""
+        assert request.at_ns >= self.now_ns or not self.seen.steps
+        self._plan_event(request.at_ns, Happening.ARRIVE, request)
 
     def run(self, until_ns: int | None = None) -> Run:
         """Step until nothing is left, or no step begins before `until_ns`.  May be called again."""
         while until_ns is None or self.now_ns < until_ns:
             self._take()
-            plan = self._scheduler.plan(Moment(self.now_ns, self.free, self._times.rates))
+            plan = self._scheduler.plan(self._moment())
             for work in plan.preempted:
                 self.free += work.release()
                 work.rewind(self.now_ns)
@@ -124,42 +144,83 @@ class Engine:
         return self.seen
 
     def _next_ns(self, wake_ns: int | None) -> int | None:
-        due = [self._agenda[0][0]] if self._agenda else []
+        due = [self._agenda[0].at_ns] if self._agenda else []
         if wake_ns is not None:
             due.append(wake_ns)
         return min(due, default=None)
+
+    def _moment(self) -> Moment:
+        return Moment(self.now_ns, self.free, self._times.rates)
 
     # What happens
 
     def _take(self) -> None:
         agenda, now_ns = self._agenda, self.now_ns
-        while agenda and agenda[0][0] <= now_ns:
-            at_ns, happening, ticket, request = heappop(agenda)
-            if happening is Happening.ARRIVE:
-                assert request is not None
-                self._file(request, ticket)
-                continue
-            life = self._lives.get(ticket)
-            if life is None:
-                continue
-            if happening is Happening.CANCEL:
-                self.seen.cancel_to_free_ns.append(now_ns - at_ns)
-                self._end(life, Ending.CANCELLED)
-            elif life.dispatched_ns is None:
-                self._end(life, Ending.EXPIRED)
+        while agenda and agenda[0].at_ns <= now_ns:
+            event = heappop(agenda)
+            match event.what:
+                case Happening.ARRIVE:
+                    self._file(event.request)
+                case Happening.PROBE:
+                    self._probe(event)
+                case Happening.CANCEL:
+                    if (life := self._lives.get(event.ticket)) is not None:
+                        self.seen.cancel_to_free_ns.append(now_ns - event.at_ns)
+                        self._end(life, Ending.CANCELLED)
+                case Happening.EXPIRE:
+                    life = self._lives.get(event.ticket)
+                    if life is not None and life.dispatched_ns is None:
+                        self._end(life, Ending.EXPIRED)
 
-    def _file(self, request: Request, ticket: int) -> None:
+    def _plan_event(
+        self, at_ns: int, what: Happening, request: Request, ticket: int = 0, retry_ms: int = 0
+    ) -> None:
+        self._events += 1
+        heappush(self._agenda, _Event(at_ns, what, self._events, request, ticket, retry_ms))
+
+    def _file(self, request: Request) -> None:
+        """As the live engine does: refused, or somebody makes room, or in."""
         room = self._limits.blocks_total * self._limits.block_tokens
         assert request.prompt_tokens + request.output_tokens <= room, "it never fits this machine"
-        work = SimWork(request, ticket, self.now_ns)
-        self._lives[ticket] = _Life(request, work)
+        work = SimWork(request, self._tickets, self.now_ns)
+        self._tickets += 1
+        life = _Life(request, work)
+        refused = self._scheduler.refuses(work, self._moment())
+        if refused is not None:
+            over = refused.why is Why.BACKLOG
+            self._note(life, Ending.OVER_SHARE if over else Ending.NO_ROOM, refused.retry_ms)
+            self._turned_away(request, refused.retry_ms)
+            return
+        if self._waiting_max is not None and len(self._scheduler.waiting) >= self._waiting_max:
+            goes = self._scheduler.displaces(work)
+            if goes is work:
+                self._note(life, Ending.OVER_SHARE)
+                return
+            self._end(self._lives[goes.ticket], Ending.OVER_SHARE)
+        self._lives[work.ticket] = life
         self._scheduler.add(work, self.now_ns)
-        if request.cancel_ns is not None:
-            due_ns = request.at_ns + request.cancel_ns
-            heappush(self._agenda, (due_ns, Happening.CANCEL, ticket, None))
-        if request.queue_ns is not None:
-            due_ns = request.at_ns + request.queue_ns
-            heappush(self._agenda, (due_ns, Happening.EXPIRE, ticket, None))
+        for after_ns, what in (
+            (request.cancel_ns, Happening.CANCEL),
+            (request.queue_ns, Happening.EXPIRE),
+        ):
+            if after_ns is not None:
+                self._plan_event(request.at_ns + after_ns, what, request, work.ticket)
+
+    def _turned_away(self, request: Request, retry_ms: int) -> None:
+        if request.returns:
+            at_ns = self.now_ns + retry_ms * 1_000_000
+            again = replace(request, at_ns=at_ns, returns=request.returns - 1)
+            self._plan_event(at_ns, Happening.ARRIVE, again)
+        for part in self._probed:
+            at_ns = self.now_ns + round(part * retry_ms * 1e6)
+            self._plan_event(at_ns, Happening.PROBE, request, self.now_ns, retry_ms)
+
+    def _probe(self, event: _Event) -> None:
+        """Would one just like it be taken now?  `ticket`: when it was turned away."""
+        work = SimWork(event.request, -1, self.now_ns)
+        taken = self._scheduler.refuses(work, self._moment()) is None
+        part = (event.at_ns - event.ticket) / (event.retry_ms * 1e6)
+        self.seen.probes.append(Probe(event.retry_ms, round(part, 3), taken))
 
     def _admit(self, work: SimWork) -> None:
         life = self._lives[work.ticket]
@@ -237,14 +298,17 @@ class Engine:
                 self._end(life, Ending.FINISHED)
 
     def _end(self, life: _Life, ending: Ending) -> None:
-        """The one way out."""
+        """The one way out for who was let in."""
         work = life.work
         del self._lives[work.ticket]
         self._scheduler.remove(work)
         self.free += work.release()
+        self._note(life, ending)
+
+    def _note(self, life: _Life, ending: Ending, retry_ms: int | None = None) -> None:
         self.seen.outcomes.append(
             Outcome(
-                ticket=work.ticket,
+                ticket=life.work.ticket,
                 request=life.request,
                 ending=ending,
                 dispatched_ns=life.dispatched_ns,
@@ -252,8 +316,9 @@ class Engine:
                 ended_ns=self.now_ns,
                 device_ns=life.device_ns,
                 lost_ns=life.lost_ns,
-                preemptions=work.preemptions,
+                preemptions=life.work.preemptions,
                 recomputed_tokens=life.recomputed,
+                retry_ms=retry_ms,
             )
         )
 

@@ -18,7 +18,7 @@ from executor.simulation.work import NS, Request
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`times_ns`: when each of its tokens was said."""
+    """`times_ns`: when each of its tokens was said.  `retry_ms`: what it was told when it was refused."""
 
     ticket: int
     request: Request
@@ -30,6 +30,7 @@ class Outcome:
     lost_ns: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0
+    retry_ms: int | None = None
 
     @property
     def waited_ns(self) -> int | None:
@@ -69,6 +70,14 @@ class Served(NamedTuple):
     output: int
 
 
+class Probe(NamedTuple):
+    """At `part` of the time that somebody was told to wait, another just like it was, or was not, taken."""
+
+    retry_ms: int
+    part: float
+    taken: bool
+
+
 @dataclass(slots=True)
 class Run:
     """Grows while an engine runs."""
@@ -76,6 +85,7 @@ class Run:
     outcomes: list[Outcome] = field(default_factory=list)
     service: list[Served] = field(default_factory=list)
     cancel_to_free_ns: list[int] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
     steps: int = 0
     rows: int = 0
     busy_ns: int = 0

@@ -17,6 +17,7 @@ from collections.abc import Sequence as Seq
 from operator import attrgetter
 from typing import Final, Generic
 
+from executor.scheduler.promises import Refusal
 from executor.scheduler.protocol import Chunk, Limits, Moment, Plan, W
 
 _DECODES_BETWEEN: Final = 10
@@ -60,6 +61,13 @@ class Published(Generic[W]):
         if self._counters is not None and seq.tenant not in self._queues:
             self._counters.lift(seq.tenant, self._queues)
         insort(self._queues.setdefault(self._line(seq), []), seq, key=_ticket)
+
+    def refuses(self, seq: W, moment: Moment) -> Refusal | None:
+        """It promises nothing."""
+        return None
+
+    def displaces(self, seq: W) -> W:
+        return seq
 
     def remove(self, seq: W) -> None:
         if seq in self._running:

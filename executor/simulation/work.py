@@ -20,7 +20,8 @@ _BLOCKS_MAX: Final = 1 << 24  # of one request: its numbers never meet another's
 @dataclass(frozen=True, slots=True)
 class Request:
     """`max_new_tokens` is what its client allows; it says `output_tokens` and ends.  `cancel_ns`: so
-    long after its arrival the client leaves.  `queue_ns`: not begun by then, it expires."""
+    long after its arrival the client leaves.  `queue_ns`: not begun by then, it expires.  `returns`: so
+    often its client comes again when it is told to, as a new request."""
 
     at_ns: int
     tenant: str
@@ -33,6 +34,7 @@ class Request:
     workload: str = ""
     cancel_ns: int | None = None
     queue_ns: int | None = None
+    returns: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.output_tokens <= self.max_new_tokens:
@@ -110,8 +112,7 @@ class SimWork:
         """`count` more tokens are computed."""
         self.computed += count
         assert self.computed <= self.known
-        if self.computed > self.high_water:
-            self.high_water = self.computed
+        self.high_water = max(self.high_water, self.computed)
 
     def rewind(self, now_ns: int) -> None:
         """Preempted: all is to be computed again, nothing that was said is lost."""
