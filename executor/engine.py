@@ -123,7 +123,7 @@ class Engine:
                 seq.enter(Phase.PREFILL, now_ns)
                 self._positions.change()
             self._run(plan.chunks)
-        for seq, place in self._positions.news(self._scheduler.waiting, now_ns):
+        for seq, place in self._positions.news(lambda: self._scheduler.waiting, now_ns):
             self._out.say(seq.key[0], Waiting(request=seq.key[1], position=place))
         self.blocks.scrub()
         if self._settings.check_invariants:
@@ -132,8 +132,8 @@ class Engine:
 
     @property
     def gauges(self) -> Gauges:
-        waiting = len(self._scheduler.waiting) + len(self._outside)
-        return self._totals.gauges(len(self._scheduler.running), waiting, self.blocks)
+        waiting = self._scheduler.waiting_count + len(self._outside)
+        return self._totals.gauges(self._scheduler.running_count, waiting, self.blocks)
 
     @property
     def _outside(self) -> list[Sequence]:
@@ -193,7 +193,7 @@ class Engine:
                 cause = Cause.BACKLOG if refused.why is Why.BACKLOG else Cause.OVERLOADED
                 self._end(seq.key, cause, now_ns, _LATE, refused.retry_ms, queued=False)
                 return
-        if len(self._scheduler.waiting) >= self._settings.waiting_max:
+        if self._scheduler.waiting_count >= self._settings.waiting_max:
             goes = self._scheduler.displaces(seq)
             self._end(goes.key, Cause.BACKLOG, now_ns, _FULL, queued=goes is not seq)
             if goes is seq:

@@ -6,7 +6,7 @@ Refuses to know: why the queue changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Final
 
@@ -28,13 +28,15 @@ class Positions:
         if at_once:
             self._due_ns = 0
 
-    def news(self, waiting: Iterable[Sequence], now_ns: int) -> Iterator[tuple[Sequence, int]]:
+    def news(
+        self, waiting: Callable[[], Iterable[Sequence]], now_ns: int
+    ) -> Iterator[tuple[Sequence, int]]:
         """Those whose place within their tenant is not what they last heard."""
         if not self._changed or now_ns < self._due_ns:
             return
         self._changed = False
         self._due_ns = now_ns + _EVERY_NS
-        for seq, place in places(waiting):
+        for seq, place in places(waiting()):
             if seq.position != place:
                 seq.position = place
                 yield seq, place

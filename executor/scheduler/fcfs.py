@@ -36,6 +36,14 @@ class Fcfs(Generic[W]):
     def waiting(self) -> Seq[W]:
         return self._waiting
 
+    @property
+    def running_count(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
     def add(self, seq: W, now_ns: int) -> None:
         insort(self._waiting, seq, key=_ticket)
 

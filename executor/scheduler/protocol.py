@@ -135,6 +135,14 @@ class Scheduler(Protocol[W]):
     @property
     def waiting(self) -> Collection[W]: ...
 
+    @property
+    def running_count(self) -> int: ...
+
+    @property
+    def waiting_count(self) -> int:
+        """As `len(waiting)`, which may have to be made."""
+        ...
+
     def add(self, seq: W, now_ns: int) -> None: ...
 
     def refuses(self, seq: W, moment: Moment) -> Refusal | None:

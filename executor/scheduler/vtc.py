@@ -45,6 +45,14 @@ class Vtc(Generic[W]):
     def waiting(self) -> Collection[W]:
         return [seq for queue in self._queues.values() for seq in queue]
 
+    @property
+    def running_count(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting_count(self) -> int:
+        return sum(len(queue) for queue in self._queues.values())
+
     def add(self, seq: W, now_ns: int) -> None:
         tenant = seq.tenant
         if tenant not in self._queues:

@@ -57,6 +57,14 @@ class Published(Generic[W]):
     def waiting(self) -> Collection[W]:
         return [seq for queue in self._queues.values() for seq in queue]
 
+    @property
+    def running_count(self) -> int:
+        return len(self.running)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self.waiting)
+
     def add(self, seq: W, now_ns: int) -> None:
         if self._counters is not None and seq.tenant not in self._queues:
             self._counters.lift(seq.tenant, self._queues)

@@ -69,6 +69,14 @@ class Recorder:
     def waiting(self) -> Collection[Seq]:
         return self._inner.waiting
 
+    @property
+    def running_count(self) -> int:
+        return self._inner.running_count
+
+    @property
+    def waiting_count(self) -> int:
+        return self._inner.waiting_count
+
     def add(self, seq: Seq, now_ns: int) -> None:
         self._inner.add(seq, now_ns)
 
