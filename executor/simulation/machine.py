@@ -12,7 +12,7 @@ Refuses to know: requests, time.  Source: SCHEDULER.md §3, §4; VTC's A10G cost
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from executor.contract import Workload
@@ -46,6 +46,17 @@ class Machine:
                 pairs += new * (2 * start + new + 1)
         total += self.kv_token_ns * context + self.token_ns * prompt + self.pair_ns * pairs / 2
         return max(1, round(total))
+
+    def slower(self, factor: float) -> Machine:
+        """All that takes time takes `factor` times as long."""
+        return replace(
+            self,
+            fixed_ns=self.fixed_ns * factor,
+            sequence_ns=self.sequence_ns * factor,
+            kv_token_ns=self.kv_token_ns * factor,
+            token_ns=self.token_ns * factor,
+            pair_ns=self.pair_ns * factor,
+        )
 
     def limits(
         self,
