@@ -16,23 +16,20 @@ from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, Generic
 
 from executor.cost import Rates
 from executor.scheduler.accounts import Accounts, likely_ns, terms_of
+from executor.scheduler.filling import Filling, Order, order_of
 from executor.scheduler.foresight import NOTHING, Foresight, Room
 from executor.scheduler.lanes import Band, Entry, Rank, rank_of
 from executor.scheduler.prediction import Outputs
 from executor.scheduler.promises import Refusal
 from executor.scheduler.protocol import Limits, Moment, Plan, W
-from executor.scheduler.reclaim import Allowance, for_growth, for_the_head, lost_ns
+from executor.scheduler.reclaim import Allowance, able, for_growth, for_the_head, lost_ns
 from executor.scheduler.residency import Residency
 from executor.scheduler.step import Draft
-from policies.fairness import Flow
 
-HEADS_MAX: Final = 32  # looked at in a step, admitted or not
-PASSED_MAX: Final = 16
 _RESERVED_WINDOW_NS: Final = 2e9
 _FLOOR_WINDOW_NS: Final = 60e9
 
@@ -47,15 +44,6 @@ class Tuning:
     lag_ms: float = 0.0
     recompute: float = 0.05
     recall_ms: int = 30_000
-
-
-class Order(IntEnum):
-    """Which class comes first in a step."""
-
-    RESERVED = 0
-    OWED = 1
-    WEIGHTED = 2
-    BACKFILL = 3
 
 
 class Fair(Generic[W]):
@@ -75,6 +63,7 @@ class Fair(Generic[W]):
         self._running: dict[int, Entry[W]] = {}
         self._foresight: Foresight[W] = Foresight()
         self._step_ns = 0  # measured since the last plan
+        self._contended = False  # somebody but backfill waited in the last plan
         self._now_ns = 0
 
     @property
@@ -84,6 +73,14 @@ class Fair(Generic[W]):
     @property
     def waiting(self) -> Collection[W]:
         return [entry.work for entry in self._waiting.values()]
+
+    @property
+    def running_count(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
 
     def add(self, seq: W, now_ns: int) -> None:
         self._now_ns = now_ns
@@ -120,7 +117,7 @@ class Fair(Generic[W]):
             self._accounts.go(entry)
         else:
             entry = self._running.pop(seq.ticket)
-            self._residency.end(entry)
+            self._end(entry)
             self._outputs.saw(seq.tenant, seq.user, seq.generated)
         self._foresight.ends(entry)
         if self._accounts.close(entry, self._bands.values()):
@@ -129,7 +126,8 @@ class Fair(Generic[W]):
     def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
         entry = self._running[seq.ticket]
         self._accounts.measured(entry, device_ns)
-        entry.band.credit_ns -= device_ns
+        if self._contended or not entry.band.terms.floor:
+            entry.band.credit_ns -= device_ns
         self._step_ns += device_ns + lost_ns
 
     def renew(self, limits: Limits) -> None:
@@ -152,14 +150,15 @@ class Fair(Generic[W]):
         self._foresight.hears(self.running, moment.now_ns)
         self._residency.grow(self._running.values())
         self._earn()
+        self._contended = self._accounts.contended
         draft = Draft(self.running, self.waiting, moment, self._limits)
-        draft.grow(lambda alive: for_growth(self._running[seq.ticket] for seq in alive).work)
+        draft.grow(self._for_growth)
         draft.decode()
         put_out = [self._put_out(seq, moment.rates) for seq in draft.preempted]
-        filling = Filling(draft, moment)
+        filling = Filling(draft, moment, self._victims)
         self._fill(filling)
         for band, flow in filling.aside:
-            band.tenants.add(flow)
+            band.put_back(flow, rests=not self._residency.runs(flow.key))
         for entry in (*put_out, *filling.put_out):
             self._queue(entry)
         return draft.plan()
@@ -167,7 +166,14 @@ class Fair(Generic[W]):
     def _queue(self, entry: Entry[W]) -> None:
         self._waiting[entry.ticket] = entry
         self._accounts.wait(entry)
+        if not self._residency.runs(entry.tenant.key):
+            entry.band.rest(entry.tenant.key)
         self._foresight.waits(entry, self._answer(entry.work))
+
+    def _for_growth(self, alive: Seq[W]) -> W:
+        entries = [self._running[seq.ticket] for seq in alive]
+        over = {one.tenant.key for one in entries if self._is_over(one)}
+        return for_growth(entries, over).work
 
     # Who is next
 
@@ -177,7 +183,7 @@ class Fair(Generic[W]):
         begun = [entry for entry in self._running.values() if entry.work.todo > 1]
         begun.sort(key=self._place, reverse=True)
         while begun or filling.admits:
-            head = self._head() if filling.admits else None
+            head = self._head(filling) if filling.admits else None
             if begun and (head is None or self._place(begun[-1]) <= self._place(head)):
                 entry = begun.pop()
                 if entry.ticket in self._running and not draft.go_on(entry.work):
@@ -192,14 +198,14 @@ class Fair(Generic[W]):
                 filling.set_aside(head)
 
     def _place(self, entry: Entry[W]) -> tuple[Order, float, float, int]:
-        return _order(entry.band), entry.tenant.start, entry.user.start, entry.ticket
+        return order_of(entry.band), entry.tenant.start, entry.user.start, entry.ticket
 
-    def _head(self) -> Entry[W] | None:
+    def _head(self, filling: Filling[W]) -> Entry[W] | None:
         """The next of all that wait and were not set aside."""
         heads = [
             band.head(flow.key)
             for band in self._bands.values()
-            if (flow := band.tenants.first()) is not None
+            if (flow := filling.turns(band).first()) is not None
         ]
         return min(heads, key=self._place, default=None)
 
@@ -211,7 +217,7 @@ class Fair(Generic[W]):
             return draft.fits(work)
         if filling.put_out and draft.lends(work):
             return False  # its lender may be among them
-        over = _order(entry.band) > Order.OWED and residency.is_over(
+        over = order_of(entry.band) > Order.OWED and residency.is_over(
             entry.tenant.key, self._share(entry), residency.blocks(entry), 1
         )
         if over and filling.blocked:
@@ -222,7 +228,7 @@ class Fair(Generic[W]):
             return False
         if self._reclaim(entry, filling):
             return True
-        filling.blocked.append(entry)
+        filling.block(entry, drains=self._residency.drains(entry))
         return False
 
     def _let_in(self, entry: Entry[W], filling: Filling[W]) -> None:
@@ -234,6 +240,8 @@ class Fair(Generic[W]):
         self._accounts.serve(entry, likely, self._bands.values())
         self._foresight.starts(entry)
         self._residency.begin(entry)
+        for band in self._bands.values():
+            band.resting.drop(entry.tenant.key)
         self._running[entry.ticket] = entry
         entry.passed = 0
         filling.passed()
@@ -255,10 +263,18 @@ class Fair(Generic[W]):
     def _share(self, entry: Entry[W]) -> float:
         return self._residency.share(entry.tenant.weight, self._accounts.tenants.weight)
 
+    def _victims(self) -> list[Entry[W]]:
+        over = {one.tenant.key for one in self._running.values() if self._is_over(one)}
+        ranks = [band.rank for band in self._bands.values() if band.count]
+        return able(self._running.values(), over, min(ranks, default=Rank.BACKFILL))
+
+    def _is_over(self, entry: Entry[W]) -> bool:
+        return self._residency.is_over(entry.tenant.key, self._share(entry))
+
     def _reclaim(self, head: Entry[W], filling: Filling[W]) -> bool:
         """Put out what stands in the way of `head`, all that is needed or nothing."""
         draft, rates = filling.draft, filling.moment.rates
-        if draft.lends(head.work):
+        if not filling.victims or not draft.has_time(head.work) or draft.lends(head.work):
             return False
         short_blocks, short_rows = self._residency.short(head, over=False)
         need_blocks, need_rows = draft.short(head.work)
@@ -266,14 +282,18 @@ class Fair(Generic[W]):
         rows: Counter[str] = Counter()
         blocks: Counter[str] = Counter()
 
+        within = self._residency.is_within(head, self._share(head))
+
         def is_over(entry: Entry[W]) -> bool:
-            tenant = entry.tenant.key
+            tenant, held = entry.tenant.key, self._residency.runs(entry.tenant.key)
+            if held - rows[tenant] == 1 and not within:
+                return False  # one request each, and either is large: no reason to change them
             return self._residency.is_over(
                 tenant, self._share(entry), -blocks[tenant], -rows[tenant]
             )
 
         lag_ns, spent_ns = self._tuning.lag_ms * 1e6, 0.0
-        for entry in for_the_head(head, filling.old(self._running), lag_ns):
+        for entry in for_the_head(head, filling.old(), lag_ns):
             if max(short_blocks, short_rows, need_blocks, need_rows) <= 0:
                 break
             if entry.band.rank == head.band.rank and not is_over(entry):
@@ -297,9 +317,16 @@ class Fair(Generic[W]):
 
     def _put_out(self, seq: W, rates: Rates) -> Entry[W]:
         entry = self._running.pop(seq.ticket)
-        self._residency.end(entry)
+        self._end(entry)
         self._allowance.spend(lost_ns(entry, rates))
         return entry
+
+    def _end(self, entry: Entry[W]) -> None:
+        """It holds nothing any more."""
+        self._residency.end(entry)
+        if not self._residency.runs(entry.tenant.key):
+            for band in self._bands.values():
+                band.rest(entry.tenant.key)
 
     # Classes
 
@@ -307,6 +334,7 @@ class Fair(Generic[W]):
         band = self._bands.get(name)
         if band is None:
             band = self._bands[name] = Band(terms_of(self._limits.workloads, name))
+            band.credit_ns = band.terms.reserved * _RESERVED_WINDOW_NS  # nothing of it was used
         return band
 
     def _earn(self) -> None:
@@ -323,49 +351,3 @@ class Fair(Generic[W]):
         self._allowance.earn(self._step_ns)
         self._foresight.step_ns = self._step_ns or self._foresight.step_ns
         self._step_ns = 0
-
-
-def _order(band: Band[W]) -> Order:
-    if (band.terms.reserved or band.terms.floor) and band.credit_ns > 0:
-        return Order.RESERVED if band.terms.reserved else Order.OWED
-    return Order.BACKFILL if band.rank is Rank.BACKFILL else Order.WEIGHTED
-
-
-class Filling(Generic[W]):
-    """What has come of a step so far.  `blocked`: heads under their share that found no room."""
-
-    __slots__ = ("_looked", "_stopped", "aside", "blocked", "draft", "moment", "put_out")
-
-    def __init__(self, draft: Draft[W], moment: Moment) -> None:
-        self.draft = draft
-        self.moment = moment
-        self._stopped = False
-        self.aside: list[tuple[Band[W], Flow[str]]] = []
-        self.blocked: list[Entry[W]] = []
-        self.put_out: list[Entry[W]] = []
-        self._looked = 0
-
-    @property
-    def admits(self) -> bool:
-        """Whether anybody may still come in."""
-        return not self._stopped and self.draft.open > 0
-
-    def set_aside(self, head: Entry[W]) -> None:
-        """No other of this tenant in this class either, in this step."""
-        head.band.tenants.drop(head.tenant.key)
-        self.aside.append((head.band, head.tenant))
-        self._looked += 1
-        if self._looked == HEADS_MAX:
-            self._stopped = True
-
-    def passed(self) -> None:
-        """Another went before those who are blocked: not too often."""
-        for entry in self.blocked:
-            entry.passed += 1
-            if entry.passed >= PASSED_MAX:
-                self._stopped = True
-
-    def old(self, running: dict[int, Entry[W]]) -> list[Entry[W]]:
-        """Those that ran before this step, and of whose prompt it computes nothing."""
-        fed = {chunk.seq.ticket for chunk in self.draft.fed}
-        return [entry for ticket, entry in running.items() if ticket not in fed]

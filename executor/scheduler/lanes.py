@@ -63,16 +63,17 @@ class Entry(Generic[W]):
 
 
 class Band(Generic[W]):
-    """The waiting of one class.  `credit_ns`: of a reserved or floored class, the time that it may still
+    """The waiting of one class.  `resting`: its tenants of whom nothing runs.  `credit_ns`: of a reserved or floored class, the time that it may still
     have before others."""
 
-    __slots__ = ("_queues", "_users", "count", "credit_ns", "tenants", "terms")
+    __slots__ = ("_queues", "_users", "count", "credit_ns", "resting", "tenants", "terms")
 
     def __init__(self, terms: Workload) -> None:
         self.terms = terms
         self.credit_ns = 0.0
         self.count = 0
         self.tenants: Turns[str] = Turns()
+        self.resting: Turns[str] = Turns()
         self._users: dict[str, Turns[str]] = {}
         self._queues: dict[tuple[str, str], list[Entry[W]]] = {}
 
@@ -106,7 +107,22 @@ class Band(Generic[W]):
         users.drop(user)
         if not users:
             del self._users[tenant]
-            self.tenants.drop(tenant)
+            self.aside(tenant)
+
+    def aside(self, tenant: str) -> None:
+        """Nobody looks at it for now."""
+        self.tenants.drop(tenant)
+        self.resting.drop(tenant)
+
+    def put_back(self, flow: Flow[str], *, rests: bool) -> None:
+        self.tenants.add(flow)
+        if rests:
+            self.resting.add(flow)
+
+    def rest(self, tenant: str) -> None:
+        """Nothing of it runs any more."""
+        if tenant in self._users:
+            self.resting.add(self.head(tenant).tenant)
 
     def head(self, tenant: str) -> Entry[W]:
         """The next of a tenant that waits here."""
@@ -119,6 +135,7 @@ class Band(Generic[W]):
         users = self._users.get(seat.tenant.key)
         if users is not None:
             self.tenants.refresh(seat.tenant)
+            self.resting.refresh(seat.tenant)
             users.refresh(seat.user)
 
     def entries(self) -> Iterator[Entry[W]]:

@@ -9,7 +9,7 @@ Refuses to know: what waits, how room is counted.  Source: SCHEDULER.md §2, ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from executor.cost import Rates
@@ -42,14 +42,15 @@ def lost_ns(entry: Entry[W], rates: Rates) -> float:
     return rates.row_ns(computed, 0) if computed else 0.0
 
 
-def for_growth(entries: Iterable[Entry[W]]) -> Entry[W]:
-    """Somebody must go: the lowest class first, of the tenant that is furthest ahead, whose loss costs
-    least; not the same one again and again."""
+def for_growth(entries: Iterable[Entry[W]], over: Collection[str]) -> Entry[W]:
+    """Somebody must go: the lowest class first, of a tenant that holds more than its share, whose loss
+    costs least; not the same one again and again."""
     return min(
         entries,
         key=lambda one: (
             one.work.preemptions >= PREEMPTIONS_MAX,
             -one.band.rank,
+            one.tenant.key not in over,
             one.work.computed,
             -one.tenant.start,
             -one.ticket,
@@ -57,22 +58,27 @@ def for_growth(entries: Iterable[Entry[W]]) -> Entry[W]:
     )
 
 
-def for_the_head(head: Entry[W], running: Iterable[Entry[W]], lag_ns: float) -> list[Entry[W]]:
-    """Those who may be put out for `head`, in order: a lower class's, or that of a tenant further ahead
-    by more than `lag_ns`, of whom the caller must see that it is over its share."""
-    able = [
+def able(running: Iterable[Entry[W]], over: Collection[str], least: Rank) -> list[Entry[W]]:
+    """Those who may be put out for somebody of a class from `least` on, in order: the lowest class, then
+    the cheapest; of the same class only tenants that are over their share."""
+    found = [
         one
         for one in running
         if one.work.preemptions < PREEMPTIONS_MAX
         and one.band.rank is not Rank.RESERVED
-        and (
-            one.band.rank > head.band.rank
-            or (
-                one.band.rank == head.band.rank
-                and one.tenant is not head.tenant
-                and one.tenant.start - head.tenant.start > lag_ns
-            )
-        )
+        and (one.band.rank > least or one.tenant.key in over)
     ]
-    able.sort(key=lambda one: (-one.band.rank, one.work.computed, -one.tenant.start, -one.ticket))
-    return able
+    found.sort(key=lambda one: (-one.band.rank, one.work.computed, -one.tenant.start, -one.ticket))
+    return found
+
+
+def for_the_head(head: Entry[W], able: Iterable[Entry[W]], lag_ns: float) -> Iterator[Entry[W]]:
+    """Those of them who may be put out for `head`: a lower class's, or that of a tenant further ahead by
+    more than `lag_ns`, of whom the caller must see that it is over its share."""
+    for one in able:
+        if one.band.rank > head.band.rank or (
+            one.band.rank == head.band.rank
+            and one.tenant is not head.tenant
+            and one.tenant.start - head.tenant.start > lag_ns
+        ):
+            yield one

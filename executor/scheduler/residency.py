@@ -100,8 +100,24 @@ class Residency(Generic[W]):
 
     def share(self, weight: float, active_weight: float) -> float:
         """The part of the machine that is due to a tenant of `weight` among those who are here, or were
-        a moment ago."""
-        return min(1.0, weight / max(weight, active_weight + self._recent_weight))
+        a moment ago; a row's at least, else everybody were over whose only request runs."""
+        part = weight / max(weight, active_weight + self._recent_weight)
+        return min(1.0, max(part, 1 / self.limits.seqs))
+
+    def runs(self, tenant: str) -> int:
+        """Rows that it has."""
+        return self._rows[tenant]
+
+    def is_within(self, entry: Entry[W], share: float) -> bool:
+        """Whether this request alone is no more than its tenant's share of the memory."""
+        return self.blocks(entry) <= share * self.limits.blocks_total
+
+    def drains(self, entry: Entry[W]) -> bool:
+        """Whether it would be let in if only the reserved classes' work was left."""
+        reserved = [each.name for each in self.limits.workloads if each.reserved > 0]
+        left = sum(self._class_blocks[name] for name in reserved)
+        rows = sum(self._class_rows[name] for name in reserved)
+        return left + self.blocks(entry) <= self.limits.blocks_total and rows < self.limits.seqs
 
     def free_rows(self, tenant: str, share: float) -> int:
         """Rows that a tenant may still have: those that are free, less than its share if others are here."""

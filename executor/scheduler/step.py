@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
+from copy import copy
+from itertools import chain
 from typing import Generic
 
 from executor.cost import Rates, TimeBudget
@@ -28,6 +30,7 @@ class Draft(Generic[W]):
         "_budget",
         "_decodes",
         "_limits",
+        "_readers",
         "_wake_ns",
         "admitted",
         "alive",
@@ -48,6 +51,7 @@ class Draft(Generic[W]):
         self.free = moment.free_blocks
         self._limits = limits
         self._budget = step_budget(running, moment.rates, limits)
+        self._readers: Counter[int] | None = None  # of each block, if it was asked for
         self._decodes: list[Chunk[W]] = []
         self.fed: list[Chunk[W]] = []
         self.admitted: list[W] = []
@@ -69,14 +73,18 @@ class Draft(Generic[W]):
     def preempt(self, seq: W) -> None:
         """Put `seq`, of whose prompt this step computes nothing, back into the queue."""
         self.free += self.freed(seq)
+        assert self._readers is not None
+        self._readers.subtract(seq.blocks)
         self.alive.remove(seq)
         self.preempted.append(seq)
         self._decodes = [chunk for chunk in self._decodes if chunk.seq is not seq]
 
     def freed(self, seq: W) -> int:
         """Blocks that would come free with it: those that nobody else reads."""
-        others = Counter(block for each in self.alive if each is not seq for block in each.blocks)
-        return sum(not others[block] for block in seq.blocks)
+        if self._readers is None:
+            self._readers = Counter(chain.from_iterable(each.blocks for each in self.alive))
+        readers = self._readers
+        return sum(readers[block] == 1 for block in seq.blocks)
 
     def lends(self, seq: W) -> bool:
         """Whether somebody's blocks are lent in this step, or would be to `seq`: then nobody may be put
@@ -92,6 +100,16 @@ class Draft(Generic[W]):
         if count > 0:
             self.fed.append(Chunk(seq, count))
         return count > 0
+
+    @property
+    def house_full(self) -> bool:
+        """Every row is taken."""
+        return len(self.alive) >= self._limits.seqs
+
+    def has_time(self, seq: W) -> bool:
+        """Whether anything of its prompt could still be computed in this step."""
+        skip = seq.lent(self._limits.block_tokens) * self._limits.block_tokens
+        return copy(self._budget).take(skip, seq.todo - skip) > 0
 
     def fits(self, seq: W) -> bool:
         """Whether there is a row and the memory for all that `seq` knows and one token more."""

@@ -1,0 +1,108 @@
+"""A step of the fair scheduler while it is being filled: who was looked at and found no room, who may be
+put out, when nobody more comes in.
+
+Refuses to know: how room is counted, whose turn it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Final, Generic
+
+from executor.scheduler.lanes import Band, Entry, Rank
+from executor.scheduler.protocol import Moment, W
+from executor.scheduler.step import Draft
+from policies.fairness import Flow, Turns
+
+HEADS_MAX: Final = 32  # looked at in a step in vain, and as many of tenants of whom nothing runs
+PASSED_MAX: Final = 16
+
+
+class Order(IntEnum):
+    """Which class comes first in a step."""
+
+    RESERVED = 0
+    OWED = 1
+    WEIGHTED = 2
+    BACKFILL = 3
+
+
+def order_of(band: Band[W]) -> Order:
+    if (band.terms.reserved or band.terms.floor) and band.credit_ns > 0:
+        return Order.RESERVED if band.terms.reserved else Order.OWED
+    return Order.BACKFILL if band.rank is Rank.BACKFILL else Order.WEIGHTED
+
+
+class Filling(Generic[W]):
+    """What has come of a step so far.  `blocked`: heads under their share that found no room."""
+
+    __slots__ = (
+        "_able",
+        "_looked",
+        "_stopped",
+        "_victims",
+        "aside",
+        "blocked",
+        "draft",
+        "moment",
+        "put_out",
+    )
+
+    def __init__(
+        self, draft: Draft[W], moment: Moment, victims: Callable[[], list[Entry[W]]]
+    ) -> None:
+        """`victims`: those who may be put out for somebody, cheapest first; asked once, if at all."""
+        self.draft = draft
+        self.moment = moment
+        self.aside: list[tuple[Band[W], Flow[str]]] = []
+        self.blocked: list[Entry[W]] = []
+        self.put_out: list[Entry[W]] = []
+        self._stopped = False
+        self._looked = 0
+        self._able = victims
+        self._victims: list[Entry[W]] | None = None
+
+    @property
+    def admits(self) -> bool:
+        """Whether anybody may still come in."""
+        return not self._stopped and self.draft.open > 0
+
+    @property
+    def victims(self) -> list[Entry[W]]:
+        if self._victims is None:
+            self._victims = self._able()
+        return self._victims
+
+    def old(self) -> Iterator[Entry[W]]:
+        """Those of them of whose prompt this step computes nothing."""
+        fed = {chunk.seq.ticket for chunk in self.draft.fed}
+        out = {entry.ticket for entry in self.put_out}
+        return (each for each in self.victims if each.ticket not in fed and each.ticket not in out)
+
+    def turns(self, band: Band[W]) -> Turns[str]:
+        """Who of a class is looked at next: after so many in vain only tenants of whom nothing runs,
+        since room is kept for them."""
+        return band.tenants if self._looked < HEADS_MAX else band.resting
+
+    def set_aside(self, head: Entry[W]) -> None:
+        """No other of this tenant in this class either, in this step."""
+        head.band.aside(head.tenant.key)
+        self.aside.append((head.band, head.tenant))
+        self._looked += 1
+        if self._looked == 2 * HEADS_MAX or (self.draft.house_full and not self.victims):
+            self._stopped = True
+
+    def block(self, head: Entry[W], *, drains: bool) -> None:
+        """It finds no room, and nobody can be put out for it.  Who was passed too often is waited for, if
+        its room comes so."""
+        self.blocked.append(head)
+        if drains and head.passed >= PASSED_MAX:
+            self._stopped = True
+
+    def passed(self) -> None:
+        """Another went before those who are blocked."""
+        for entry in self.blocked:
+            entry.passed += 1
+            if entry.passed >= PASSED_MAX:
+                self._stopped = True
