@@ -24,7 +24,7 @@ from executor.contract import Workload
 from executor.cost import Rates
 from executor.scheduler.lanes import Band, Entry, Rank, Seat
 from executor.scheduler.protocol import W
-from policies.fairness import Level
+from policies.fairness import Flow, Level
 
 
 class Clock:
@@ -76,9 +76,10 @@ class Accounts(Generic[W]):
     """Every request that is here has a seat at the main clock; one of backfill another, by which it is
     served."""
 
-    __slots__ = ("_backfill", "_main")
+    __slots__ = ("_ahead_ns", "_backfill", "_main")
 
-    def __init__(self) -> None:
+    def __init__(self, ahead_ns: float) -> None:
+        self._ahead_ns = ahead_ns
         self._main = Clock()
         self._backfill = Clock()
 
@@ -110,17 +111,22 @@ class Accounts(Generic[W]):
         entry.band.remove(entry)
         self._clock(entry).go(entry.seat)
 
-    def serve(self, entry: Entry[W], likely_ns: float, bands: Iterable[Band[W]]) -> None:
-        """It is let in, and was taken out of its band: time goes on to the least start time that is
-        served by the same clock."""
+    def serve(
+        self,
+        entry: Entry[W],
+        likely_ns: float,
+        bands: Iterable[Band[W]],
+        aside: Iterable[tuple[Band[W], Flow[str]]],
+    ) -> None:
+        """It is let in, and was taken out of its band: time goes on to the least start time of all that
+        wait by the same clock.  Those set `aside` hold it back no further than `ahead_ns`: else whoever
+        comes had a claim for all the time that they found no room."""
         backfill = entry.main is not None
-        behind = [
-            flow.start
-            for band in bands
-            if (band.rank is Rank.BACKFILL) == backfill
-            and (flow := band.tenants.first()) is not None
-        ]
-        self._clock(entry).advance(entry.seat, min([entry.tenant.start, *behind]))
+        heads = [(band, flow) for band in bands if (flow := band.tenants.first()) is not None]
+        least = self._least(backfill, heads, entry.tenant.start)
+        held = self._least(backfill, aside, least)
+        clock = self._clock(entry)
+        clock.advance(entry.seat, max(held, least - self._ahead_ns / clock.tenants.weight))
         if entry.main is not None and not self.contended:
             self._main.advance(entry.main, entry.main.tenant.start)
         if likely_ns > entry.charged_ns:
@@ -138,6 +144,17 @@ class Accounts(Generic[W]):
         entry.seat, entry.main = new.seat, new.main
         if waits:
             self.wait(entry)
+
+    def is_ahead(self, entry: Entry[W]) -> bool:
+        """Whether its tenant is so far ahead of the others by its clock that they could not make it up in
+        `ahead_ns` of the device."""
+        tenants = self._clock(entry).tenants
+        return (entry.tenant.start - tenants.virtual) * tenants.weight > self._ahead_ns
+
+    @staticmethod
+    def _least(backfill: bool, waiting: Iterable[tuple[Band[W], Flow[str]]], start: float) -> float:
+        starts = (flow.start for band, flow in waiting if (band.rank is Rank.BACKFILL) == backfill)
+        return min(start, min(starts, default=start))
 
     def measured(self, entry: Entry[W], device_ns: int) -> None:
         entry.measured_ns += device_ns

@@ -38,12 +38,15 @@ _FLOOR_WINDOW_NS: Final = 60e9
 class Tuning:
     """`headroom`: of memory and rows, closed to those over their share.  `lag_ms`: how far ahead of the
     head a tenant must be to lose a request to it.  `recompute`: the part of the time that may be
-    computed twice.  `recall_ms`: so long an idle tenant still counts among those who share."""
+    computed twice.  `recall_ms`: so long an idle tenant still counts among those who share.  `ahead_ms`:
+    of device time that the others would need to make up what a tenant had before them; from there on it
+    is over its share, whatever it holds."""
 
     headroom: float = 0.2
     lag_ms: float = 0.0
     recompute: float = 0.05
     recall_ms: int = 30_000
+    ahead_ms: float = 10_000.0
 
 
 class Fair(Generic[W]):
@@ -52,7 +55,7 @@ class Fair(Generic[W]):
     def __init__(self, limits: Limits, tuning: Tuning | None = None) -> None:
         self._tuning = tuning or Tuning()
         self._limits = limits
-        self._accounts: Accounts[W] = Accounts()
+        self._accounts: Accounts[W] = Accounts(self._tuning.ahead_ms * 1e6)
         self._outputs = Outputs()
         self._residency: Residency[W] = Residency(
             limits, self._tuning.headroom, self._tuning.recall_ms * 1_000_000
@@ -217,8 +220,9 @@ class Fair(Generic[W]):
             return draft.fits(work)
         if filling.put_out and draft.lends(work):
             return False  # its lender may be among them
-        over = order_of(entry.band) > Order.OWED and residency.is_over(
-            entry.tenant.key, self._share(entry), residency.blocks(entry), 1
+        over = order_of(entry.band) > Order.OWED and (
+            self._accounts.is_ahead(entry)
+            or residency.is_over(entry.tenant.key, self._share(entry), residency.blocks(entry), 1)
         )
         if over and filling.blocked:
             return False
@@ -237,7 +241,7 @@ class Fair(Generic[W]):
         del self._waiting[entry.ticket]
         likely = likely_ns(work, entry.expected_tokens, len(self._running), filling.moment.rates)
         likely = entry.charged_ns if work.preemptions else likely
-        self._accounts.serve(entry, likely, self._bands.values())
+        self._accounts.serve(entry, likely, self._bands.values(), filling.aside)
         self._foresight.starts(entry)
         self._residency.begin(entry)
         for band in self._bands.values():
