@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.development import Development
 from gateway.settings import Settings, facts
-from gateway.settings.shape import Issuer, Model
+from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Issuer, Model
 from security.jwks_source import JwksSource, open_source
 from security.tokens import ClaimNames, IssuerRule
 from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
@@ -23,6 +23,9 @@ def executor_command(model: Model, path: Path, threads: int | None) -> list[str]
     command += ["--context-tokens", str(model.context_tokens)]
     if model.kv_memory.size_bytes is not None:
         command += ["--kv-memory", str(model.kv_memory.size_bytes)]
+    command += ["--batching", model.batching.value]
+    command += ["--batch-size", str(model.batch_size or BATCH_SIZE)]
+    command += ["--batch-wait-ms", str(model.batch_wait_ms or BATCH_WAIT_MS)]
     if threads is not None:
         command += ["--threads", str(threads)]
     return command

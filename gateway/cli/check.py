@@ -14,8 +14,9 @@ from gateway.cli.client import connect
 from gateway.cli.options import VAR, AdminUrl, Json, StateDir, Token
 from gateway.cli.serve import Config
 from gateway.cli.show import Refusal, document, pairs, say
-from gateway.settings import Settings, SettingsError, load
-from gateway.settings.shape import Budget
+from gateway.service_classes import terms_view
+from gateway.settings import Settings, SettingsError, facts, load
+from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Batching, Budget, Model
 
 
 def check(
@@ -72,7 +73,7 @@ def _show(
         {
             "public": str(settings.listen.public),
             "admin": str(settings.listen.admin),
-            "models": [f"{item.name} ({item.numerics}, {item.device})" for item in settings.models],
+            "models": [_model(item) for item in settings.models],
             "issuers": [str(item.issuer) for item in settings.issuers],
             "tenants": [f"{name} ({item.plan})" for name, item in settings.tenants.items()],
         }
@@ -104,12 +105,29 @@ def from_file(settings: Settings, tenant: str, project: str | None) -> dict[str,
         "plan": found.plan,
         "models": plan.models,
         "classes": plan.classes,
+        "class_terms": {
+            name: terms_view(each)
+            for name, each in facts.service_classes(settings.classes).items()
+            if name in plan.classes
+        },
+        "batching": {
+            item.name: item.batching.value for item in settings.models if item.name in plan.models
+        },
         "limits": {
             "tenant": _given(msgspec.to_builtins(plan.limits)),
             "user": _given(msgspec.to_builtins(plan.user_limits)),
         },
         "budgets": budgets,
     }
+
+
+def _model(item: Model) -> str:
+    batching = f"{item.batching.value} batching"
+    if item.batching is not Batching.CONTINUOUS:
+        batching += f" of {item.batch_size or BATCH_SIZE}"
+    if item.batching is Batching.DYNAMIC:
+        batching += f" within {item.batch_wait_ms or BATCH_WAIT_MS} ms"
+    return f"{item.name} ({item.numerics}, {item.device}, {batching})"
 
 
 def _budget(budget: Budget | None) -> dict[str, Any] | None:

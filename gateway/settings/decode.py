@@ -80,7 +80,7 @@ class _Walk:
                 expected = "one of " + ", ".join(fields)
                 self._say(_join(path, str(key)), "is not a field", expected, fix)
         values = dict(stand_ins)
-        complete = True
+        complete, faulty = True, False
         for key, field in fields.items():
             given = False
             if key in data:
@@ -88,6 +88,7 @@ class _Walk:
                 if value is not None:
                     values[field.name] = value
                     given = True
+                faulty |= not given
             elif field.required:
                 self._say(_join(path, key), "is missing", "a value")
             if field.required and not given:
@@ -99,7 +100,9 @@ class _Walk:
         built = into(**values)
         check = self._checks.get(into)
         if check is not None:
-            self.faults.extend(check(built, path))
+            found = check(built, path)
+            # What a table lacks as a whole may be the very field that is at fault.
+            self.faults.extend(each for each in found if not (faulty and each.path == path))
         return built
 
     def _value(self, data: object, kind: Any, path: str) -> Any:

@@ -80,7 +80,7 @@ def development(
         issuers=(),
         classes={
             "critical": ServiceClass(reserved=0.2, ttft_ms=500, itl_ms=80),
-            "interactive": ServiceClass(ttft_ms=2000, itl_ms=120),
+            "interactive": ServiceClass(weight=1.0, ttft_ms=2000, itl_ms=120),
             "batch": ServiceClass(floor=0.05),
         },
         plans={"pro": _PLAN},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.settings.shape import Budget, Limits, Price, UserLimits
-from policies import facts
+from collections.abc import Mapping
+
+from gateway.settings.shape import Budget, Limits, Price, ServiceClass, UserLimits
+from policies import classes, facts
 
 
 def limits(of: Limits | UserLimits) -> facts.Limits:
@@ -43,3 +45,19 @@ def price(of: Price) -> facts.Price:
         output=of.output,
         batch_factor=of.batch_factor,
     )
+
+
+def service_classes(named: Mapping[str, ServiceClass]) -> dict[str, classes.ServiceClass]:
+    """What the fields of a class mean together.  Nothing but a floor is backfill; a class that says
+    nothing of its share takes its turn like any other, and so does a reserved one beyond its part."""
+    return {
+        name: classes.ServiceClass(
+            name,
+            weight=1.0 if of.weight is None and (of.reserved or not of.floor) else of.weight,
+            reserved=of.reserved,
+            floor=of.floor,
+            ttft_ms=of.ttft_ms,
+            itl_ms=of.itl_ms,
+        )
+        for name, of in named.items()
+    }

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from gateway.settings import rules_classes
 from gateway.settings.decode import Check
 from gateway.settings.faults import Fault
 from gateway.settings.shape import (
-    Batching,
     Budget,
     Cache,
     Device,
@@ -35,7 +35,6 @@ from gateway.settings.shape import (
 )
 from gateway.settings.units import Address
 
-RESERVED_MAX = 0.7
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?", re.ASCII)
 
 
@@ -115,13 +114,7 @@ def _model(model: Model, path: str) -> Iterator[Fault]:
             '"fast" there; "invariant" and "int8" on the CPU',
             'Set device = "cpu", or numerics = "fast".',
         )
-    if model.batching is not Batching.CONTINUOUS:
-        yield not_yet(
-            f"{path}.batching",
-            f'"{model.batching}" batching',
-            '"continuous"',
-            "Use continuous batching; the others exist for comparison only.",
-        )
+    yield from rules_classes.batching(model, path)
 
 
 def _price(price: Price, path: str) -> Iterator[Fault]:
@@ -134,27 +127,10 @@ def _issuer(issuer: Issuer, path: str) -> Iterator[Fault]:
         yield Fault(f"{path}.algorithms", "names one twice", "each once", "Remove the second.")
 
 
-def _class(item: ServiceClass, path: str) -> Iterator[Fault]:
-    if item.weight != 1.0:
-        yield not_yet(
-            f"{path}.weight",
-            f"a class weight of {item.weight:g}",
-            "1.0",
-            "The scheduler is first come, first served so far.",
-        )
-
-
 def _plan(plan: Plan, path: str) -> Iterator[Fault]:
     for field, names in (("models", plan.models), ("classes", plan.classes)):
         for name in _twice(names):
             yield Fault(f"{path}.{field}", f"names {name} twice", "each once", "Remove one.")
-    if plan.weight != 1.0:
-        yield not_yet(
-            f"{path}.weight",
-            f"a tenant weight of {plan.weight:g}",
-            "1.0",
-            "The scheduler is first come, first served so far.",
-        )
     if plan.limits.max_output_tokens is not None and plan.limits.output_tpm is not None:
         yield from _burst(plan.limits.max_output_tokens, plan.limits.output_tpm, "output", path)
     if plan.limits.max_prompt_tokens is not None and plan.limits.input_tpm is not None:
@@ -199,7 +175,7 @@ CHECKS: Mapping[type, Check] = MappingProxyType(
         Model: _model,
         Price: _price,
         Issuer: _issuer,
-        ServiceClass: _class,
+        ServiceClass: rules_classes.service_class,
         Plan: _plan,
         Budget: _budget,
         Cache: _cache,
@@ -272,32 +248,6 @@ def _plans_classes(file: File) -> Iterator[Fault]:
                     "one of " + ", ".join(sorted(file.classes)) if file.classes else "a class"
                 )
                 yield Fault(at, f"{name} is not in [classes]", expected, f"Add [classes.{name}].")
-            elif file.classes[name].reserved > 0:
-                yield not_yet(
-                    at,
-                    f"a plan with the reserved class {name}",
-                    "classes without a reserved share",
-                    "A reserved share cannot be kept yet, so it is promised to nobody.",
-                )
-
-
-def _shares(file: File) -> Iterator[Fault]:
-    reserved = round(sum(item.reserved for item in file.classes.values()), 9)
-    floors = round(sum(item.floor for item in file.classes.values()), 9)
-    if reserved > RESERVED_MAX:
-        yield Fault(
-            "classes",
-            f"reserve {reserved:g} together",
-            f"at most {RESERVED_MAX:g}, so that the other classes can run",
-            "Lower a reserved share.",
-        )
-    if reserved + floors > 1:
-        yield Fault(
-            "classes",
-            f"reserved shares and floors come to {reserved + floors:g}",
-            "at most 1",
-            "Lower one of them.",
-        )
 
 
 def _tenants(file: File) -> Iterator[Fault]:
@@ -319,7 +269,8 @@ CROSS: tuple[tuple[tuple[str, ...], Callable[[File], Iterator[Fault]]], ...] = (
     (("models", "prices"), _priced),
     (("models", "plans"), _plans_models),
     (("classes", "plans"), _plans_classes),
-    (("classes",), _shares),
+    (("classes",), rules_classes.shares),
+    (("models", "classes"), rules_classes.waits),
     (("plans", "tenants"), _tenants),
 )
 
@@ -331,26 +282,17 @@ def cross(file: File, incomplete: frozenset[str]) -> list[Fault]:
 def notices(file: File) -> tuple[str, ...]:
     """What is accepted and changes nothing yet, one sentence each."""
     said: list[str] = []
-    for name, item in file.classes.items():
-        fields = [
-            field
-            for field, given in (
-                ("reserved", item.reserved > 0),
-                ("ttft_ms", item.ttft_ms is not None),
-                ("itl_ms", item.itl_ms is not None),
-            )
-            if given
-        ]
-        if fields:
-            said.append(
-                f"classes.{name}: {', '.join(fields)} recorded, not enforced yet "
-                "(requests are served first come, first served)."
-            )
     budgets = [plan.budget for plan in file.plans.values()] + [
         project.budget for tenant in file.tenants.values() for project in tenant.projects.values()
     ]
     if any(budget is not None and budget.notify_at for budget in budgets):
         said.append("budget.notify_at recorded, nobody is notified yet.")
+    used = {name for plan in file.plans.values() for name in plan.classes}
+    said.extend(
+        f"classes.{name}: {item.reserved:g} of the machine is kept free for it, and no plan names it."
+        for name, item in file.classes.items()
+        if item.reserved and name not in used
+    )
     models = {model.name for model in file.models}
     said.extend(
         f"prices: {name} is priced but not in [[models]]."

@@ -99,8 +99,15 @@ class State(Part, frozen=True, kw_only=True):
     root_key_file: Path = Path("var/root.key")
 
 
+BATCH_SIZE = 16
+BATCH_WAIT_MS = 50
+"""What the executor takes where the file is silent."""
+
+
 class Model(Part, frozen=True, kw_only=True):
-    """`path` is an alias of ours, a directory, a .gguf file or a hub id: see `models_store`."""
+    """`path` is an alias of ours, a directory, a .gguf file or a hub id: see `models_store`.
+    `batch_size` (None: `BATCH_SIZE`) is of dynamic and static batching, `batch_wait_ms` (None:
+    `BATCH_WAIT_MS`) of dynamic."""
 
     name: ModelName
     path: Text
@@ -110,6 +117,8 @@ class Model(Part, frozen=True, kw_only=True):
     kv_memory: Memory = Memory()
     context_tokens: Annotated[int, Meta(ge=16, le=10_000_000)] = 8192
     batching: Batching = Batching.CONTINUOUS
+    batch_size: Annotated[int, Meta(ge=1, le=64)] | None = None
+    batch_wait_ms: Annotated[int, Meta(ge=1, le=60_000)] | None = None
 
 
 class Price(Part, frozen=True, kw_only=True):
@@ -147,8 +156,10 @@ class Issuer(Part, frozen=True, kw_only=True):
 
 
 class ServiceClass(Part, frozen=True, kw_only=True):
+    """`weight` None: 1, or, where there is nothing but a floor, what others leave."""
+
     reserved: Share = 0.0
-    weight: Weight = 1.0
+    weight: Weight | None = None
     ttft_ms: Count | None = None
     itl_ms: Count | None = None
     floor: Share = 0.0

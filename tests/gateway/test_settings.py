@@ -10,12 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from executor.__main__ import _parser
+from executor.contract import Workload
+from gateway.assembly import executor_command
+from gateway.service_classes import workloads
 from gateway.settings import Fault, Mode, SettingsError, development, load, with_model_path
 from gateway.settings.decode import decode
-from gateway.settings.facts import budget, limits, price
+from gateway.settings.facts import budget, limits, price, service_classes
 from gateway.settings.load import CONFIG_BYTES_MAX, parse, with_state_dir
 from gateway.settings.rules import CHECKS
-from gateway.settings.shape import Algorithm, File, Settings
+from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Algorithm, File, Settings
 from policies import facts
 from security import dev_issuer
 from security.jwks import ALGORITHMS
@@ -47,7 +51,8 @@ def test_the_example_loads_and_says_what_it_does_not_enforce() -> None:
     assert settings.plans["pro"].budget.usd.nano == 500_000_000_000
     assert settings.issuers[0].claims.service_class == "tier"
     said = "\n".join(settings.notices)
-    assert "classes.critical: reserved, ttft_ms, itl_ms" in said
+    assert "classes.critical: 0.2 of the machine is kept free for it, and no plan names it" in said
+    assert "not enforced" not in said
     assert "notify_at" in said
 
 
@@ -73,7 +78,9 @@ def test_the_shape_names_each_field_of_the_example_and_no_other() -> None:
         return found
 
     keys = {"acme", "globex", "pro", "search", "critical", "interactive", "batch"}
-    assert fields(File) == names(tomllib.loads(TEXT)) - keys
+    with_another_batching = {"batch_size", "batch_wait_ms"}
+    assert fields(File) == names(tomllib.loads(TEXT)) - keys | with_another_batching
+    assert all(f"# {name} = " in TEXT for name in with_another_batching)
 
 
 @dataclass(frozen=True)
@@ -93,12 +100,6 @@ NOT_YET = [
     ),
     Case(DEVICE + 'numerics = "fast"', 'device = "cuda"\nnumerics = "invariant"',
          "models[0].numerics", "CUDA"),
-    Case('batching = "continuous"', 'batching = "static"', "models[0].batching", '"static"'),
-    Case('batching = "continuous"', 'batching = "dynamic"', "models[0].batching", '"dynamic"'),
-    Case("[classes.interactive]\nweight  = 1.0", "[classes.interactive]\nweight = 2.0",
-         "classes.interactive.weight", "class weight of 2"),
-    Case('"batch"]\nweight  = 1.0', '"batch"]\nweight = 3', "plans.pro.weight", "weight of 3"),
-    Case('["interactive", "batch"]', '["critical"]', "plans.pro.classes[0]", "reserved class"),
     Case('sharing = "user", ttl_s', 'sharing = "tenant", ttl_s', "plans.pro.cache.sharing", "sharing"),
     Case('url = ""  ', 'url = "https://h/"  ', "webhooks.url", "webhooks"),
 ]  # fmt: skip
@@ -134,6 +135,18 @@ WRONG = [
     Case('jwks       = "https', 'jwks = "http', "issuers[0].jwks", "https://"),
     Case("reserved = 0.2", "reserved = 0.8", "classes", "at most 0.7"),
     Case("floor   = 0.05", "floor = 0.9", "classes", "floors come to 1.1"),
+    Case("floor   = 0.05", "", "classes.batch", "bounds nothing"),
+    Case("floor   = 0.05", "floor = 0.05\nttft_ms = 9000", "classes.batch.ttft_ms", "others leave"),
+    Case("reserved = 0.2 ", "reserved = 0.2\nfloor = 0.1 ", "classes.critical.floor", "one of the two"),
+    Case('batching = "continuous"', 'batching = "fair"', "models[0].batching", '"dynamic"'),
+    Case('batching = "continuous"', "batch_size = 4", "models[0].batch_size", "of no use"),
+    Case('batching = "continuous"', "batch_wait_ms = 4", "models[0].batch_wait_ms", "of no use"),
+    Case('batching = "continuous"', 'batching = "static"\nbatch_wait_ms = 9',
+         "models[0].batch_wait_ms", "static batching"),
+    Case('batching = "continuous"', 'batching = "dynamic"\nbatch_wait_ms = 500',
+         "models[0].batch_wait_ms", "classes.critical promises"),
+    Case('batching = "continuous"', 'batching = "dynamic"\nbatch_size = 65',
+         "models[0].batch_size", "<= 64"),
     Case("floor   = 0.05", "floor = 1.5", "classes.batch.floor", "<= 1.0"),
     Case('models  = ["smollm2-135m"]', 'models = ["gpt"]', "plans.pro.models[0]", "[[models]]"),
     Case('models  = ["smollm2-135m"]', 'models = ["default"]', "plans.pro.models[0]", "an alias"),
@@ -164,6 +177,51 @@ def test_each_fault_is_named_once_with_its_path(case: Case) -> None:
 def test_every_device_may_be_asked_for(device: str) -> None:
     """Whether it is there is the executor's to find out."""
     assert faults_of(changed(DEVICE, f'device = "{device}"\n')) == ()
+
+
+def test_classes_mean_what_their_fields_say() -> None:
+    text = changed("ttft_ms = 2000\n", "ttft_ms = 2000\nreserved = 0.1\n").replace(
+        "floor   = 0.05 ",
+        "floor = 0.05\n[classes.plain]\nitl_ms = 9\n[classes.heavy]\nweight = 4\nfloor = 0.1",
+    )
+    named = service_classes(parse(text, "t").classes)
+    assert [(each.name, each.kind.value, each.weight) for each in named.values()] == [
+        ("critical", "reserved", 1.0),
+        ("interactive", "reserved", 1.0),
+        ("batch", "backfill", None),
+        ("plain", "weighted", 1.0),
+        ("heavy", "weighted", 4.0),
+    ]
+    told = {each.name: each for each in workloads(named)}
+    assert told["heavy"] == Workload(name="heavy", weight=4.0, floor=0.1)
+    assert told["critical"] == Workload(name="critical", reserved=0.2, ttft_ms=500, itl_ms=80)
+    assert told["batch"].weight is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    (
+        'batching = "static"\nbatch_size = 4',
+        'batching = "dynamic"\nbatch_size = 4\nbatch_wait_ms = 20',
+        'batching = "dynamic"',
+    ),
+)
+def test_batching_is_told_to_the_executor(fields: str) -> None:
+    (model,) = parse(changed('batching = "continuous"', fields), "t").models
+    command = executor_command(model, Path("m"), None)
+    size, wait = str(model.batch_size or 16), str(model.batch_wait_ms or 50)
+    at = command.index("--batching")
+    assert command[at : at + 6] == [
+        *("--batching", model.batching.value, "--batch-size", size, "--batch-wait-ms", wait)
+    ]
+    rule = _parser().parse_args([*command[3:], "--socket", "s"])
+    assert (rule.batching, rule.batch_size, rule.batch_wait_ms) == (
+        model.batching.value,
+        int(size),
+        int(wait),
+    )
+    bare = _parser().parse_args(["--socket", "s", "--model", "m"])
+    assert (bare.batch_size, bare.batch_wait_ms) == (BATCH_SIZE, BATCH_WAIT_MS)
 
 
 def test_all_faults_are_named_at_once() -> None:
