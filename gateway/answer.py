@@ -20,6 +20,7 @@ from gateway.errors import ApiError, invalid, unavailable
 from gateway.unbroken import unbroken
 
 NORMAL = frozenset({Cause.STOP, Cause.LENGTH})
+PATIENCE_S = 60
 
 
 @dataclass(slots=True)
@@ -151,8 +152,15 @@ def fault(ended: Ended) -> ApiError:
             "The request waited too long for its turn and was not started. Try again.",
             headers={"retry-after": "5"},
         )
+    if ended.cause is Cause.BACKLOG:
+        return _backlog(_seconds(ended.retry_ms))
     if ended.cause is Cause.OVERLOADED:
-        return unavailable("The model's queue is full. Try again.", retry_after_s=2)
+        wait_s = _seconds(ended.retry_ms)
+        return unavailable(
+            "The model is too busy to serve this request in the time that its class is promised; "
+            f"it was not served and costs nothing. Try again in {wait_s} s.",
+            retry_after_s=wait_s,
+        )
     if ended.cause is Cause.REFUSED:
         return invalid(
             "This request can never fit the model's memory. Shorten the prompt.",
@@ -170,4 +178,23 @@ def fault(ended: Ended) -> ApiError:
         )
     return unavailable(
         "The model stopped while this answer was running. Try again.", code="executor_lost"
+    )
+
+
+def _seconds(retry_ms: int | None) -> int:
+    return 1 if retry_ms is None else max(1, -(-retry_ms // 1000))
+
+
+def _backlog(wait_s: int) -> ApiError:
+    """Clients that retry by themselves take no advice beyond a minute: they are told not to."""
+    headers = {"retry-after": str(wait_s)}
+    if wait_s > PATIENCE_S:
+        headers["x-should-retry"] = "false"
+    return ApiError(
+        429,
+        "rate_limit_error",
+        "queue_backlog",
+        "Too many of your own requests are waiting for this one to be served in time; it was not "
+        f"served and costs nothing. Let some of them end, or try again in {wait_s} s.",
+        headers=headers,
     )

@@ -57,6 +57,8 @@ def admin_app(house: House) -> ASGIApp:
                 _get("/ready", Ready(house)),
                 _get("/metrics", route(admin.metrics)),
                 _get("/v1/admin/status", route(admin.status)),
+                _get("/v1/admin/queue", route(admin.queue)),
+                _get("/v1/admin/promises", route(admin.promises)),
                 _get("/v1/admin/keys", route(admin.list_keys)),
                 _post("/v1/admin/keys", route(admin.create_key)),
                 _post(keys + "{id}/rotate", route(admin.rotate_key, keys, "/rotate")),

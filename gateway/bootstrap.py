@@ -31,7 +31,9 @@ from gateway.listen import BindError, Bound, Listener, Reports
 from gateway.live import Live, LiveRequest
 from gateway.metrics import Metrics
 from gateway.models_store import ModelMissing, fetch
+from gateway.promises import Promises
 from gateway.reload import reload
+from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
 from policies.price import PriceList
 from security import api_keys
@@ -240,6 +242,10 @@ async def opened(
         for _, source in rules:
             stack.push_async_callback(source.aclose)
         deployments = await deploy(settings, stack, log)
+        classes = ServiceClasses()
+        classes.enforce(
+            facts.service_classes(settings.classes), (each.executor for each in deployments)
+        )
         live = Live(partial(withdrawn, directory))
         house = House(
             clock=clock,
@@ -262,6 +268,8 @@ async def opened(
                 gauges=lambda: {each.name: each.executor.gauges for each in deployments},
                 vllm_names=settings.vllm_metrics,
             ),
+            classes=classes,
+            promises=Promises(clock.wall_ms),
             log=log,
             pseudonym=keyring.pseudonymiser(),
             mint_key=lambda: api_keys.mint(os.urandom, keyring.derive(Purpose.API_KEYS)),
@@ -303,6 +311,7 @@ async def deploy(
                 executor=executor,
                 numerics=model.numerics.value,
                 created_s=int(found.path.stat().st_mtime),
+                batching=model.batching.value,
             )
         )
     return deployments

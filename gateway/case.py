@@ -22,7 +22,9 @@ from tenants.scopes import Dimensions
 from tenants.tempo import Headroom
 from tenants.usage import UsageRecord
 
-OURS = frozenset({Cause.CRASHED, Cause.QUEUE_DEADLINE, Cause.OVERLOADED, Cause.REFUSED})
+TURNED_AWAY = frozenset({Cause.BACKLOG, Cause.OVERLOADED})
+"""Told at once, or before it ran, that it would not be served."""
+OURS = TURNED_AWAY | {Cause.CRASHED, Cause.QUEUE_DEADLINE, Cause.REFUSED}
 """Ends that the caller neither asked for nor gets anything from."""
 
 
@@ -115,6 +117,10 @@ class Case:
         """A stop string was found in the `tokens`-th token of this choice.  What the executor
         generated in the meantime is our overhead, so usage does not depend on timing."""
         self.output_caps[index] = tokens
+
+    def turned_away(self) -> bool:
+        """It cost nothing, rates included."""
+        return any(each.cause in TURNED_AWAY for each in self.ended.values())
 
     def touched_device(self) -> bool:
         return any(each.prefilled or each.generated for each in self.ended.values())

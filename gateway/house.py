@@ -13,6 +13,8 @@ from executor.contract import Executor, ModelCard
 from gateway.errors import unavailable
 from gateway.live import Live
 from gateway.metrics import Metrics
+from gateway.promises import Promises
+from gateway.service_classes import ServiceClasses
 from gateway.text.templates import ChatTemplate
 from gateway.text.tokenizer import Vocabulary
 from policies.facts import Price
@@ -64,6 +66,7 @@ class Deployment:
     executor: Executor
     numerics: str
     created_s: int
+    batching: str = "continuous"
     _reading: Reading | None = field(default=None, repr=False)
 
     def reading(self) -> Reading:
@@ -106,6 +109,8 @@ class House:
     audit: AuditLog
     live: Live
     metrics: Metrics
+    classes: ServiceClasses
+    promises: Promises
     log: Callable[..., None]
     pseudonym: Callable[[str], str]
     mint_key: Callable[[], NewKey]

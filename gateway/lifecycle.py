@@ -23,9 +23,10 @@ from gateway.case import Case, Job
 from gateway.errors import from_deny, unavailable
 from gateway.house import Deployment, House
 from gateway.live import LiveRequest
+from gateway.promises import class_of, fate_of, times_of
 from gateway.refusals import audit_down
 from gateway.unbroken import unbroken
-from policies import access, limits
+from policies import access, classes, limits
 from policies.budget import LEAST_OUTPUT_TOKENS
 from policies.facts import Ask, Principal, Standing
 from policies.limits import Sized
@@ -46,6 +47,7 @@ async def serve(house: House, who: Principal, job: Job, case: Case) -> AsyncIter
     words after it: nothing completes whose record is not durable.  Raises ApiError."""
     async with recorded(house, case):
         grant = authorize(house, who, job)
+        case.dims = grant.dims
         async with (
             admitted(house, grant, case),
             reserved(house, grant, case) as hold,
@@ -105,6 +107,13 @@ def usable_models(house: House, who: Principal) -> list[Deployment]:
     return [named[name] for name in sorted(named) if name in standing.models]
 
 
+def class_for(house: House, who: Principal, tier: str | None) -> str:
+    """The class that serves who wishes for `tier`: one that they may have, else their own."""
+    standing = standing_of(house, who)
+    wish = classes.wished(tier, who, standing, house.classes.named)
+    return access.class_of(who, standing, wish)
+
+
 def allowed(verdict: Allow[T] | Deny) -> T:
     """A policy's denial becomes an exception here and nowhere deeper."""
     if isinstance(verdict, Deny):
@@ -126,7 +135,7 @@ async def recorded(house: House, case: Case) -> AsyncIterator[None]:
         raise
     finally:
         case.close(house.clock.monotonic_ns())
-        house.metrics.observe(case)
+        observe(house, case)
         house.log("request", **case.log_fields())
         try:
             await unbroken(house.audit.append(case.audit_event(house.pseudonym)))
@@ -134,10 +143,29 @@ async def recorded(house: House, case: Case) -> AsyncIterator[None]:
             raise audit_down() from down
 
 
+def observe(house: House, case: Case) -> None:
+    """Counted, and its promises judged."""
+    house.metrics.observe(case)
+    promised = class_of(case, house.classes.named)
+    if promised is None:
+        return
+    fate, times = fate_of(case), times_of(case)
+    judged = classes.judge(promised, fate, times)
+    house.promises.count(promised.name, case.who.tenant or "", fate, judged)
+    house.metrics.classes.observe(
+        promised.name,
+        fate,
+        judged,
+        times,
+        recomputed_ns=sum(each.recomputed_ns for each in case.ended.values()),
+        preemptions=sum(each.preemptions for each in case.ended.values()),
+    )
+
+
 @asynccontextmanager
 async def admitted(house: House, grant: Grant, case: Case) -> AsyncIterator[None]:
     """Tempo: rates and concurrency at every scope, all or nothing.  What the budget then refuses
-    is given back whole; what ran gives back the output it did not use."""
+    or the executor's queue then refuses is given back whole; what ran gives back the output it did not use."""
     asked = TempoAsk(
         request_id=case.request_id,
         scopes=scope_limits(grant.standing, grant.dims),
@@ -151,7 +179,7 @@ async def admitted(house: House, grant: Grant, case: Case) -> AsyncIterator[None
     try:
         yield
     finally:
-        if case.hold is None:
+        if case.hold is None or case.turned_away():
             await unbroken(house.tempo.refund(case.request_id))
         else:
             await unbroken(house.tempo.release(case.request_id, case.meters().output))
@@ -163,7 +191,6 @@ async def reserved(house: House, grant: Grant, case: Case) -> AsyncIterator[Hold
     what was really used, or voided if nothing was."""
     job, sized = grant.job, grant.sized
     most = sized.max_output_tokens
-    case.dims = grant.dims
     listed = allowed(house.prices.at(job.model, house.clock.wall_ms() // 1000))
     ask = HoldAsk(
         request_id=case.request_id,
@@ -215,6 +242,7 @@ async def running(house: House, grant: Grant, hold: Hold, case: Case) -> AsyncIt
             each,
             max_new_tokens=min(each.max_new_tokens, hold.output_tokens),
             min_tokens=min(each.min_tokens, hold.output_tokens),
+            workload=dims.service_class or "",
             share=((tenant, grant.standing.weight), (user, 1.0)),
             queue_ms_max=house.timings.queue_ms_max,
         )

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from executor.contract import Gauges
+from gateway.metrics_classes import ClassMetrics
 
 if TYPE_CHECKING:
     from gateway.case import Case
@@ -55,6 +56,7 @@ class Metrics:
             ("tenant", "meter"),
             registry=self.registry,
         )
+        self.classes = ClassMetrics(self.registry, OWN_PREFIX, SECONDS)
         self.registry.register(_ExecutorGauges(gauges, prefixes))
 
     def observe(self, case: Case) -> None:

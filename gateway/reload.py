@@ -1,6 +1,6 @@
 """SIGHUP: read the configuration again, all of it but what only a start can change.
 
-Plans, tenants, prices and issuers are replaced; [listen], [state] and [[models]] wait for the next
+Plans, tenants, prices, issuers and classes are replaced; [listen], [state] and [[models]] wait for the next
 start, and that is said.  A file with a fault changes nothing: every fault is logged and what was in
 force stays.  Budgets and suspensions that operators set stay on top.
 """
@@ -19,7 +19,7 @@ from policies.price import PriceList
 from security.audit import AuditEvent
 from tenants.ledger import BookFault
 
-AT_START = ("listen", "state", "models", "classes", "webhooks")
+AT_START = ("listen", "state", "models", "webhooks")
 
 
 async def reload(house: House, settings: Settings, now_s: Callable[[], int]) -> Settings:
@@ -51,6 +51,8 @@ async def reload(house: House, settings: Settings, now_s: Callable[[], int]) -> 
         return settings
     house.prices.listed = prices
     house.directory.configure(config)
+    executors = {id(each.executor): each.executor for each in house.deployments.values()}
+    house.classes.enforce(facts.service_classes(fresh.classes), executors.values())
     waiting = [name for name in AT_START if getattr(fresh, name) != getattr(settings, name)]
     if waiting:
         house.log("configuration.waiting", reason="at the next start: " + ", ".join(waiting))

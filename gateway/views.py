@@ -15,6 +15,7 @@ from decimal import Decimal
 from gateway.errors import invalid
 from gateway.house import House
 from gateway.lifecycle import standing_of, usable_models
+from gateway.service_classes import terms_view
 from policies.facts import Credential, CredentialKind, Limits, Principal
 from tenants.book import Balance, Explanation, UsageRow
 from tenants.directory import BudgetTarget, KeyRecord
@@ -74,6 +75,11 @@ async def standing_view(house: House, who: Principal) -> dict[str, object]:
         **_identity(who),
         "models": [each.name for each in usable_models(house, who)],
         "classes": list(standing.classes),
+        "class_terms": {
+            name: terms_view(house.classes.named[name])
+            for name in standing.classes
+            if name in house.classes.named
+        },
         "limits": {scope: limits_view(limits) for scope, limits in standing.limits.items()},
         "left": {
             kind: None

@@ -35,7 +35,7 @@ def authorize(principal: Principal, standing: Standing, ask: Ask) -> Allow[str] 
                 return Deny(reason)
         if ask.model not in standing.models:
             return Deny(Reason.MODEL_NOT_FOUND)
-        return Allow(_class(principal, standing, ask))
+        return Allow(class_of(principal, standing, ask.service_class))
     except Exception:  # noqa: BLE001 — whatever went wrong in deciding, the answer is no
         return Deny(Reason.POLICY_ERROR)
 
@@ -53,7 +53,7 @@ def _suspended(principal: Principal, standing: Standing, ask: Ask) -> Reason | N
 
 
 def _class_outside_plan(principal: Principal, standing: Standing, ask: Ask) -> Reason | None:
-    allowed = _class(principal, standing, ask) in standing.classes
+    allowed = class_of(principal, standing, ask.service_class) in standing.classes
     return None if allowed else Reason.CLASS_FORBIDDEN
 
 
@@ -73,9 +73,9 @@ FORBIDS: tuple[Forbid, ...] = (
 )
 
 
-def _class(principal: Principal, standing: Standing, ask: Ask) -> str:
-    """The request's, else the credential's, else interactive, else the plan's first."""
-    named = ask.service_class or principal.service_class
+def class_of(principal: Principal, standing: Standing, asked: str | None) -> str:
+    """What was asked for, else the credential's, else interactive, else the plan's first."""
+    named = asked or principal.service_class
     if named is not None:
         return named
     if DEFAULT_CLASS in standing.classes or not standing.classes:

@@ -102,7 +102,7 @@ class Verdict(StrEnum):
 class Fate(StrEnum):
     """How a request fared that was authorised: what its promises are judged by, beside its times."""
 
-    SERVED = "served"  # to its end, or until its caller left
+    SERVED = "admitted"  # and served to its end, or until its caller left
     BACKLOG = "refused_backlog"  # too much of its tenant's own waited: told at once
     DISPLACED = "displaced"  # the same, after it had waited: it made room for others
     PLATFORM = "refused_platform"  # we could not, though it was within its share; or we lost it

@@ -16,11 +16,13 @@ from gateway import views
 from gateway.api.admin_call import Call
 from gateway.api.wire import query
 from gateway.errors import from_deny, invalid, not_found
+from gateway.promises import COLUMNS, promises_view
+from gateway.queue import lag_max, look, queue_view
 from policies import access
 from policies.facts import Budget, Role
 from policies.verdict import Deny, Reason
 from tenants.directory import Directory, KeyRecord
-from tenants.reports import COLUMNS
+from tenants.reports import COLUMNS as USAGE_COLUMNS
 
 FOR_EVER_MS = 2**62
 KEY_ROLES = frozenset({Role.TENANT_ADMIN.value, Role.FINANCE.value})
@@ -40,7 +42,35 @@ async def status(call: Call) -> object:
 
 async def metrics(call: Call) -> object:
     permit(access.may_operate(call.who) or access.may_read_usage(call.who, None))
-    return call.house.metrics.exposition()
+    rows = (await look(call.house)).rows
+    metrics = call.house.metrics
+    metrics.classes.lanes = tuple(row.lane for row in rows)
+    metrics.classes.lag_max = lag_max(rows)
+    return metrics.exposition()
+
+
+async def queue(call: Call) -> object:
+    """Who runs and who waits: all of it for operators, its own lanes for a tenant's administrator."""
+    tenant = _watched(call, query(call.scope, frozenset({"tenant"})).get("tenant"))
+    return queue_view(await look(call.house, tenant), operator=access.may_operate(call.who))
+
+
+async def promises(call: Call) -> object:
+    asked = query(call.scope, frozenset({"by", "tenant"}))
+    tenant = _watched(call, asked.get("tenant"))
+    by = tuple(part for part in asked.get("by", "service_class,tenant").split(",") if part)
+    if not by or len(set(by)) != len(by) or not set(by) <= set(COLUMNS):
+        raise invalid("'by' is a list of: " + ", ".join(COLUMNS) + ".", param="by")
+    return promises_view(call.house.promises, call.house.classes.named, by, tenant)
+
+
+def _watched(call: Call, asked: str | None) -> str | None:
+    """Whose work is looked at; None: everybody's.  Operators may narrow it to one tenant."""
+    tenant = asked or call.who.tenant
+    permit(access.may_administer(call.who, tenant or ""))
+    if tenant is not None:
+        _knowing(call, tenant)
+    return tenant
 
 
 async def tenants(call: Call) -> object:
@@ -264,8 +294,8 @@ async def usage(call: Call) -> object:
     tenant = asked.get("tenant") or call.who.tenant
     permit(access.may_read_usage(call.who, tenant))
     by = tuple(part for part in asked.get("by", "tenant").split(",") if part)
-    if not by or len(set(by)) != len(by) or not set(by) <= set(COLUMNS):
-        raise invalid("'by' is a list of: " + ", ".join(COLUMNS) + ".", param="by")
+    if not by or len(set(by)) != len(by) or not set(by) <= set(USAGE_COLUMNS):
+        raise invalid("'by' is a list of: " + ", ".join(USAGE_COLUMNS) + ".", param="by")
     from_ms = views.instant_ms(asked.get("from"), "from", 0)
     to_ms = views.instant_ms(asked.get("to"), "to", FOR_EVER_MS)
     if "to" in asked and "from" in asked and to_ms <= from_ms:
@@ -296,7 +326,9 @@ async def check(call: Call) -> object:
     _knowing(call, tenant)
     issuer = asked.get("issuer") or call.who.issuer
     imagined = views.imagined(tenant, asked.get("user"), asked.get("project"), issuer)
-    return await views.standing_view(call.house, imagined)
+    deployments = call.house.deployments.values()
+    batching = {each.name: each.batching for each in deployments}
+    return await views.standing_view(call.house, imagined) | {"batching": batching}
 
 
 def printable(name: str) -> str:

@@ -36,6 +36,7 @@ from gateway.telling import Delta, Telling, Voice
 from gateway.text.reply import Reply, ShownToken
 from gateway.text.stops import Automaton
 from gateway.text.tokenizer import Vocabulary
+from policies.classes import tier_used
 from policies.facts import Principal
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -113,15 +114,16 @@ class Generate:
             deployment = lifecycle.usable(house, who, model_of(parsed))
             reading = deployment.reading()
             asked = await self.family.ask(parsed, reading, arrived.wall_ms)
+            service_class = lifecycle.class_for(house, who, asked.controls.service_tier)
         controls = asked.controls
-        job = _job(self.family.route, deployment, reading, asked, self.draw_seed())
+        job = _job(self.family.route, deployment, reading, asked, self.draw_seed(), service_class)
         case = Case(arrived.request_id, who, job, arrived.wall_ms, arrived.monotonic_ns)
         head = Head(
             id=self.family.id_prefix + arrived.request_id.removeprefix("req_"),
             created_s=arrived.wall_ms // 1000,
             model=deployment.name,
             fingerprint=reading.fingerprint,
-            service_tier="default" if controls.service_tier else None,
+            service_tier=_tier(house, controls, service_class),
         )
         voices: list[Voice] = []  # only who is admitted gets any: they may be many and large
 
@@ -187,7 +189,12 @@ async def _parse(body: bytes) -> object:
 
 
 def _job(
-    route: str, deployment: Deployment, reading: Reading, asked: Asked, drawn_seed: int
+    route: str,
+    deployment: Deployment,
+    reading: Reading,
+    asked: Asked,
+    drawn_seed: int,
+    service_class: str,
 ) -> Job:
     controls = asked.controls
     return Job(
@@ -199,7 +206,15 @@ def _job(
         min_tokens=controls.min_tokens,
         stop_token_ids=controls.stop_ids(reading.card),
         grammar=None if controls.structure is None else controls.structure.grammar,
+        service_class=service_class,
     )
+
+
+def _tier(house: House, controls: Controls, service_class: str) -> str | None:
+    """The tier that is used, where one was wished for, as OpenAI answers."""
+    if controls.service_tier is None:
+        return None
+    return tier_used(service_class, house.classes.named).value
 
 
 def _voices(reading: Reading, controls: Controls, job: Job) -> list[Voice]:

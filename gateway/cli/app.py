@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import accounts, audit, chat, check, credentials, doctor, explain, serve
+from gateway.cli import (
+    accounts,
+    audit,
+    chat,
+    check,
+    credentials,
+    doctor,
+    explain,
+    scheduling,
+    serve,
+)
 from gateway.cli.show import say
 
 app = typer.Typer(
@@ -40,6 +50,8 @@ app.command("serve")(serve.serve)
 app.command("run")(chat.run)
 app.command("check")(check.check)
 app.command("explain")(explain.explain)
+app.command("queue")(scheduling.queue)
+app.command("promises")(scheduling.promises)
 app.command("doctor")(doctor.doctor)
 for name, group, says in (
     ("token", credentials.tokens, "Tokens of people: mint in development, revoke anywhere."),

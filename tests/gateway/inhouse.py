@@ -29,6 +29,9 @@ from gateway.guard import FrontBounds, front
 from gateway.house import Clock, Deployment, House, Prices, Timings
 from gateway.live import Live
 from gateway.metrics import Metrics
+from gateway.promises import Promises
+from gateway.service_classes import ServiceClasses
+from policies.classes import ServiceClass
 from policies.facts import Budget, Limits, Price
 from policies.price import PriceList
 from security import api_keys
@@ -51,6 +54,9 @@ PLAN = PlanConfig(
     limits=Limits(rpm=100_000, input_tpm=10_000_000, output_tpm=10_000_000, concurrent=1000, n=8),
     budget=Budget(1_000_000_000_000),
 )
+
+
+CLASSES = (ServiceClass("interactive"), ServiceClass("batch", weight=None, floor=0.05))
 
 
 @dataclass
@@ -130,6 +136,7 @@ async def inhouse(
     timings: Timings | None = None,
     bounds: FrontBounds | None = None,
     prices: tuple[Price, ...] = (PRICE,),
+    classes: tuple[ServiceClass, ...] = CLASSES,
 ) -> AsyncIterator[Inhouse]:
     import time
 
@@ -139,6 +146,8 @@ async def inhouse(
     keyring = open_keyring(folder / "root.key")
     development = development_mode(folder, now_s=clock.wall_ms() // 1000)
     echo = echo or EchoExecutor()
+    service_classes = ServiceClasses()
+    service_classes.enforce({each.name: each for each in classes}, [echo])
     logged: list[dict[str, object]] = []
     switch = {"draining": False}
     async with AsyncExitStack() as stack:
@@ -178,6 +187,8 @@ async def inhouse(
             book=book,
             deployments={MODEL: Deployment(MODEL, (), echo, "invariant", 0)},
             audit=audit,
+            classes=service_classes,
+            promises=Promises(clock.wall_ms),
             live=Live(partial(withdrawn, directory)),
             metrics=Metrics(gauges=lambda: {MODEL: echo.gauges}, vllm_names=True),
             log=lambda event, **fields: logged.append({"event": event, **fields}),

@@ -76,6 +76,10 @@ DOORS = (
     door("GET", "/v1/admin/usage", OPERATOR, MONEY, ADMIN, FINANCE, "globex/admin"),
     door("GET", "/v1/admin/requests/{request}", OPERATOR, ADMIN, "acme/alice", denied=404),
     door("GET", "/v1/admin/check", OPERATOR, ADMIN, query="tenant=acme"),
+    door("GET", "/v1/admin/queue", OPERATOR, ADMIN, "globex/admin"),
+    door("GET", "/v1/admin/queue", OPERATOR, ADMIN, query="tenant=acme"),
+    door("GET", "/v1/admin/promises", OPERATOR, ADMIN, "globex/admin"),
+    door("GET", "/v1/admin/promises", OPERATOR, ADMIN, query="tenant=acme"),
 )
 
 

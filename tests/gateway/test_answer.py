@@ -17,7 +17,18 @@ from typing import Any
 
 import pytest
 
-from executor.contract import Cause, Emitted, Ended, Executor, Gauges, ModelCard, Submit, Turn
+from executor.contract import (
+    Cause,
+    Emitted,
+    Ended,
+    Executor,
+    Gauges,
+    Lane,
+    ModelCard,
+    Submit,
+    Turn,
+    Workload,
+)
 from executor.echo import IM_END, EchoExecutor
 from gateway.answer import Answer
 from gateway.api import generate
@@ -59,6 +70,12 @@ class Distant:
     @property
     def gauges(self) -> Gauges:
         return self.echo.gauges
+
+    def set_terms(self, workloads: tuple[Workload, ...]) -> None:
+        self.echo.set_terms(workloads)
+
+    async def lanes(self) -> tuple[Lane, ...]:
+        return await self.echo.lanes()
 
     @asynccontextmanager
     async def turn(self, job: Submit) -> AsyncIterator[Turn]:

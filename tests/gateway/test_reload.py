@@ -93,6 +93,21 @@ def test_a_fault_is_logged_with_what_was_expected(tmp_path: Path) -> None:
     lived(tmp_path, story)
 
 
+def test_classes_change_at_once_and_the_executor_is_told(tmp_path: Path) -> None:
+    async def story(home: Inhouse, path: Path, settings: Settings) -> None:
+        assert [each.ttft_ms for each in home.echo.terms] == [500, 2000, None]
+        path.write_text(EXAMPLE.replace("ttft_ms = 2000", "ttft_ms = 1500"))
+        await again(home, settings)
+        assert [each.ttft_ms for each in home.echo.terms] == [500, 1500, None]
+        assert home.house.classes.named["interactive"].ttft_ms == 1500
+        assert said(home, "configuration.waiting") == []
+        path.write_text(EXAMPLE.replace("reserved = 0.2", "reserved = 0.9"))
+        await again(home, settings)
+        assert home.echo.terms[0].reserved == 0.2
+
+    lived(tmp_path, story)
+
+
 def test_what_only_a_start_can_change_is_named(tmp_path: Path) -> None:
     async def story(home: Inhouse, path: Path, settings: Settings) -> None:
         path.write_text(EXAMPLE.replace("drain_s = 120", "drain_s = 121"))

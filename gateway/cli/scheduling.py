@@ -1,0 +1,165 @@
+"""`lockgate queue` and `lockgate promises`: who runs and who waits, and what was kept of what was promised."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.client import Server, connect
+from gateway.cli.credentials import rows_of
+from gateway.cli.options import VAR, AdminUrl, Json, StateDir, Token
+from gateway.cli.show import cell, clean, console, document, say, table
+
+LANES_SHOWN = 200
+Whose = Annotated[str | None, typer.Option("--tenant", help="Of this tenant only.")]
+
+
+def queue(
+    tenant: Whose = None,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")
+    ] = 1.0,
+    state_dir: StateDir = VAR,
+    admin_url: AdminUrl = None,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Show who runs and who waits, live: by class and tenant, with the share used and the share due.
+
+    Ends with Ctrl-C.  A pipe and --json get it once.
+    """
+    server = connect(admin_url, token, state_dir)
+    if as_json:
+        document(_look(server, tenant))
+        return
+    if once or not sys.stdout.isatty():
+        console().print(lanes_table(_look(server, tenant), None))
+        return
+    with Live(console=console(), auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(
+                lanes_table(_look(server, tenant), datetime.now().astimezone()), refresh=True
+            )
+            time.sleep(interval)
+
+
+def _look(server: Server, tenant: str | None) -> Any:
+    return server.get("/v1/admin/queue", {"tenant": tenant})
+
+
+_LANES: Sequence[tuple[str, str]] = (
+    ("class", "service_class"),
+    ("tenant", "tenant"),
+    ("running", "running"),
+    ("waiting", "waiting"),
+    ("used", "share_used"),
+    ("due", "share_due"),
+    ("oldest wait", "oldest_ms"),
+)
+
+
+def lanes_table(seen: Any, at: datetime | None) -> Group:
+    """A lane a line, those with most waiting first.  `at` None: no clock."""
+    lanes = rows_of(seen, "lanes")
+    columns = [each for each in _LANES if any(each[1] in lane for lane in lanes) or not lanes]
+    several = len({str(lane.get("model")) for lane in lanes}) > 1
+    if several:
+        columns = [("model", "model"), *columns]
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title, name in columns:
+        named = name in {"service_class", "tenant", "model"}
+        drawn.add_column(title, justify="left" if named else "right", overflow="fold")
+    for lane in lanes[:LANES_SHOWN]:
+        behind = _number(lane, "waiting") and _number(lane, "share_used") < _number(
+            lane, "share_due"
+        )
+        drawn.add_row(
+            *(Text(_cell(name, lane.get(name))) for _, name in columns),
+            style="yellow" if behind and "share_due" in lane else "",
+        )
+    running = sum(_number(lane, "running") for lane in lanes)
+    waiting = sum(_number(lane, "waiting") for lane in lanes)
+    head = f"{running:,.0f} running, {waiting:,.0f} waiting"
+    if at is not None:
+        head = f"{at:%H:%M:%S}  {head}"
+    parts: list[Any] = [Text(head, style="bold")]
+    if lanes:
+        parts.append(drawn)
+    if len(lanes) > LANES_SHOWN:
+        parts.append(Text(f"and {len(lanes) - LANES_SHOWN:,} more"))
+    silent = seen.get("silent") if isinstance(seen, dict) else None
+    if silent:
+        parts.append(Text(f"not heard from: {clean(silent)} (loading, or restarting)"))
+    return Group(*parts)
+
+
+def _number(lane: Mapping[str, Any], name: str) -> float:
+    value = lane.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _cell(name: str, value: object) -> str:
+    if name.startswith("share_") and isinstance(value, int | float):
+        return f"{value:.0%}"
+    if name == "oldest_ms" and isinstance(value, int):
+        return f"{value / 1000:,.1f} s"
+    return cell(name, value)
+
+
+def promises(
+    tenant: Whose = None,
+    by: Annotated[
+        str, typer.Option(help="Group by these: service_class, tenant, hour.")
+    ] = "service_class,tenant",
+    state_dir: StateDir = VAR,
+    admin_url: AdminUrl = None,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """What was promised, kept and broken, by class and tenant, since the server started."""
+    found = connect(admin_url, token, state_dir).get(
+        "/v1/admin/promises", {"tenant": tenant, "by": by}
+    )
+    if as_json:
+        document(found)
+        return
+    rows = rows_of(found, "rows")
+    if not rows:
+        say("Nothing was asked for yet.")
+        return
+    table([{title: row[name] for name, title in _PROMISES.items() if name in row} for row in rows])
+    start = found.get("from") if isinstance(found, dict) else None
+    say("")
+    say(f"Since {clean(start)}. {_LEGEND}")
+
+
+_PROMISES = {
+    "hour": "hour",
+    "service_class": "class",
+    "tenant": "tenant",
+    "ttft_ms": "ttft_ms",
+    "itl_ms": "itl_ms",
+    "requests": "requests",
+    "promised": "promised",
+    "kept": "kept",
+    "broken": "broken",
+    "ttft_broken": "late",
+    "itl_broken": "slow",
+    "unserved": "unserved",
+    "refused": "refused",
+}
+_LEGEND = (
+    "Broken: the first token came after ttft ms (late; unserved: never, through our doing), or the "
+    "tokens came slower than itl ms on average (slow). Refused: too much of its own tenant's waited, "
+    "and nothing was promised."
+)
