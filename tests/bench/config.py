@@ -1,7 +1,9 @@
 """The production configuration that a bench runs: every gate of the line closed, none in the way.
 
 Each limit exists (its bucket, lease and budget are taken for every request) and is too large to
-refuse the bench's own load.  Field for field as lockgate.example.toml.
+refuse the bench's own load.  Its class promises no first token, unlike that of the example: a burst of
+one tenant would be refused for its own backlog, and a bench would measure refusals.  Field for field as
+lockgate.example.toml.
 """
 
 from __future__ import annotations

@@ -141,6 +141,8 @@ def test_a_key_expires_when_told(admin: Fake, monkeypatch: pytest.MonkeyPatch) -
          "GET /v1/admin/usage?by=tenant&from=2026-11-01", None),
         ("check --tenant acme --user al", "GET /v1/admin/check?tenant=acme&user=al", None),
         ("explain req_1", "GET /v1/admin/requests/req_1", None),
+        ("queue --once --tenant a", "GET /v1/admin/queue?tenant=a", None),
+        ("promises --tenant a --by hour", "GET /v1/admin/promises?tenant=a&by=hour", None),
     ),
 )  # fmt: skip
 def test_each_command_asks_its_question(
@@ -217,6 +219,78 @@ def test_usage_ends_with_its_total(admin: Fake, capsys: pytest.CaptureFixture[st
     assert lines[0].split() == ["tenant", "user", "output", "tokens", "usd", "device", "ms"]
     assert lines[1].split() == ["acme", "alice", "1,200", "0.00072", "2"]
     assert lines[3].split() == ["total", "–", "1,205", "0.000723", "2"]  # noqa: RUF001 — a dash
+
+
+LANES: dict[str, list[Any]] = {
+    "lanes": [
+        {"model": "m", "service_class": "batch", "tenant": "globex", "running": 0, "waiting": 12,
+         "oldest_ms": 61_250, "blocks": 0, "share_used": 0.031, "share_due": 0.5},
+        {"model": "m", "service_class": "interactive", "tenant": "acme\x1b[2J", "running": 3,
+         "waiting": 0, "oldest_ms": 0, "blocks": 9, "share_used": 0.969, "share_due": 0.5},
+    ],
+    "silent": ["n"],
+}  # fmt: skip
+
+
+def test_the_queue_is_a_lane_a_line(admin: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    admin.answers["GET /v1/admin/queue"] = LANES
+    assert lockgate("queue") == 0  # a pipe gets it once
+    out = capsys.readouterr().out
+    head, titles, first, second, silent = out.splitlines()
+    assert head == "3 running, 12 waiting"
+    assert titles.split() == [
+        "class",
+        "tenant",
+        "running",
+        "waiting",
+        "used",
+        "due",
+        "oldest",
+        "wait",
+    ]
+    assert first.split() == ["batch", "globex", "0", "12", "3%", "50%", "61.2", "s"]
+    assert second.split()[2:] == ["3", "0", "97%", "50%", "0.0", "s"]
+    assert "\x1b" not in out
+    assert silent.startswith("not heard from: n")
+    own = [{k: v for k, v in lane.items() if "share" not in k} for lane in LANES["lanes"]]
+    admin.answers["GET /v1/admin/queue"] = {"lanes": own, "silent": []}
+    assert lockgate("queue") == 0
+    assert "due" not in capsys.readouterr().out
+
+
+def test_the_queue_is_looked_at_again_and_again_until_ctrl_c(
+    admin: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.answers["GET /v1/admin/queue"] = LANES
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("gateway.cli.scheduling.time.sleep", sleep)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert lockgate("queue", "--interval", "0.5") == 130
+    assert (slept, len(admin.asked)) == ([0.5] * 3, 3)
+    assert "globex" in capsys.readouterr().out
+
+
+def test_promises_are_told_with_what_the_words_mean(
+    admin: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"service_class": "interactive", "tenant": "acme", "ttft_ms": 2000, "itl_ms": None,
+           "requests": 12, "promised": 9, "kept": 7, "broken": 2, "ttft_broken": 2,
+           "itl_broken": 0, "unserved": 1, "refused": 3, "displaced": 1}  # fmt: skip
+    asked = "GET /v1/admin/promises?by=service_class%2Ctenant"
+    admin.answers[asked] = {"from": "2026-11-29T10:00:00+00:00", "rows": [row]}
+    assert lockgate("promises") == 0
+    titles, told, *rest = capsys.readouterr().out.splitlines()
+    assert "late" in titles
+    assert told.split() == [
+        *("interactive", "acme", "2,000", "–", "12", "9", "7", "2", "2", "0", "1", "3"),  # noqa: RUF001 — a dash for nothing
+    ]
+    assert "Since 2026-11-29" in " ".join(rest)
 
 
 def test_explain_draws_the_stages_tokens_and_cost(

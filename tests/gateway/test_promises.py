@@ -1,0 +1,127 @@
+"""The register is bounded and its sums are right; a case is read as what the client saw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executor.contract import Cause, Ended, Lane
+from gateway.case import Case, Job
+from gateway.errors import invalid, unavailable
+from gateway.promises import HOUR_MS, HOURS_MAX, ROWS_MAX, Promises, fate_of, times_of
+from gateway.queue import Row, lag_max
+from policies.classes import Fate, Judged, Times, Verdict
+from policies.facts import Credential, CredentialKind, Principal
+
+KEPT = Judged(Verdict.KEPT, Verdict.KEPT)
+ALICE = Principal("acme", None, "alice", "idp", Credential(CredentialKind.TOKEN, None))
+
+
+def register(start_ms: int = 10 * HOUR_MS) -> tuple[Promises, list[int]]:
+    now = [start_ms]
+    return Promises(lambda: now[0]), now
+
+
+def test_every_grouping_comes_to_the_same_sums() -> None:
+    promises, now = register()
+    for tenant in ("acme", "globex"):
+        for service_class in ("interactive", "batch"):
+            for _ in range(3):
+                promises.count(service_class, tenant, Fate.SERVED, KEPT)
+                promises.count(service_class, tenant, Fate.BACKLOG, Judged())
+                now[0] += HOUR_MS // 4
+    for by in (("tenant",), ("service_class",), ("hour",), ("hour", "tenant", "service_class")):
+        sums = promises.by(by)
+        assert sum(tally.requests for _, tally in sums) == 24
+        assert sum(tally.promised for _, tally in sums) == 12
+        assert sum(tally.refused for _, tally in sums) == 12
+    assert sum(tally.kept for _, tally in promises.by(("hour",), tenant="acme")) == 6
+
+
+def test_old_hours_go_and_the_start_of_what_is_counted_is_told() -> None:
+    promises, now = register()
+    for _ in range(HOURS_MAX + 5):
+        promises.count("interactive", "acme", Fate.SERVED, KEPT)
+        now[0] += HOUR_MS
+    ((_, tally),) = promises.by(("tenant",))
+    assert tally.requests == HOURS_MAX
+    assert promises.from_ms == 15 * HOUR_MS
+    assert len(promises.by(("hour",))) == HOURS_MAX
+
+
+def test_many_tenants_cost_hours_and_never_the_running_one() -> None:
+    promises, now = register()
+    promises.count("interactive", "acme", Fate.SERVED, KEPT)
+    now[0] += HOUR_MS
+    for n in range(ROWS_MAX + 1):
+        promises.count("interactive", str(n), Fate.SERVED, KEPT)
+    assert len(promises.by(("hour",))) == 1
+    assert len(promises.by(("tenant",))) == ROWS_MAX + 1
+    now[0] += HOUR_MS
+    promises.count("interactive", "acme", Fate.SERVED, KEPT)
+    assert promises.by(("tenant",)) == promises.by(("tenant",), tenant="acme")
+
+
+def case(*ended: Ended, **seen: Any) -> Case:
+    job = Job("r", "m", ((1,),), (), None)
+    made = Case("req_1", ALICE, job, 0, 1_000)
+    made.ended = dict(enumerate(ended))
+    for name, value in seen.items():
+        setattr(made, name, value)
+    return made
+
+
+def last(cause: Cause, **spans: Any) -> Ended:
+    return Ended(request=1, cause=cause, **spans)
+
+
+@pytest.mark.parametrize(
+    ("made", "fate"),
+    (
+        (case(last(Cause.STOP)), Fate.SERVED),
+        (case(last(Cause.ABORTED), outcome="cancelled"), Fate.SERVED),
+        (case(last(Cause.STOP), last(Cause.BACKLOG, retry_ms=1, queued_ns=9)), Fate.BACKLOG),
+        (case(last(Cause.BACKLOG, queued_ns=9)), Fate.DISPLACED),
+        (case(last(Cause.BACKLOG)), Fate.BACKLOG),  # the newcomer itself made room
+        (case(last(Cause.OVERLOADED), error=unavailable("x")), Fate.PLATFORM),
+        (case(error=unavailable("x")), Fate.PLATFORM),
+        (case(outcome="crashed"), Fate.PLATFORM),
+        (case(error=invalid("x")), Fate.OTHER),
+    ),
+)
+def test_how_a_case_fared(made: Case, fate: Fate) -> None:
+    assert fate_of(made) is fate
+
+
+def test_times_are_those_of_the_slowest_choice() -> None:
+    quick, slow = (
+        last(Cause.STOP, generated=11, decode_ns=100),
+        last(Cause.STOP, generated=3, decode_ns=80),
+    )
+    one = last(Cause.STOP, generated=1, decode_ns=7)
+    seen = {"first_token_ns": 1_500, "closed_ns": 9_000}
+    assert times_of(case(quick, slow, one, **seen)) == Times(8_000, 500, 80, 3)
+    assert times_of(case(one, **seen)) == Times(8_000, 500)
+    assert times_of(case(closed_ns=9_000)) == Times(8_000)
+    back = last(Cause.STOP, generated=3, decode_ns=80, preemptions=1)
+    assert times_of(case(quick, back, **seen)) == Times(8_000, 500, 7_500, 3)
+
+
+def test_the_lag_is_that_of_the_one_who_waits_and_is_furthest_behind() -> None:
+    def row(tenant: str, workload: str, waiting: int, used: float, due: float) -> Row:
+        lane = Lane(
+            workload=workload,
+            tenant=tenant,
+            running=1,
+            waiting=waiting,
+            blocks=0,
+            used=used,
+            due=due,
+            oldest_ms=0,
+        )
+        return Row("m", tenant, lane)
+
+    here = (row("a", "x", 1, 0.1, 0.5), row("a", "y", 0, 0.25, 0.5), row("b", "x", 0, 0.0, 0.5))
+    assert lag_max(here) == pytest.approx(0.15)
+    assert lag_max(()) == 0.0
