@@ -95,8 +95,10 @@ class House:
         self.free = self.limits.blocks_total
         self.queue: Scheduler[Job] = self.scheduler or Fair(self.limits)
         self.times = StepTimes() if self.fitted else StepTimes(self.true)
-        self.last: Plan[Job] = Plan([])
-        self.full = False
+        self.full = False  # the last step had no time left
+        self.watch: Callable[[str, Job | None], None] = lambda op, job: (
+            None
+        )  # before "x", after "/x"
 
     @property
     def fair(self) -> Fair[Job]:
@@ -108,8 +110,16 @@ class House:
         assert job.prompt_tokens + job.length <= self.room_tokens
         self.made.append(job)
         self.alive[job.ticket] = job
+        self.watch("add", job)
         self.queue.add(job, self.now_ns)
+        self.watch("/add", job)
         return job
+
+    def keep(self, count: int, tenant: str, **fields: object) -> None:
+        """So many of a tenant wait."""
+        waiting = sum(job.tenant == tenant for job in self.queue.waiting)
+        for _ in range(count - waiting):
+            self.add(tenant=tenant, **fields)
 
     @property
     def room_tokens(self) -> int:
@@ -119,15 +129,17 @@ class House:
         """It is over, finished or aborted."""
         del self.alive[job.ticket]
         job.ends += 1
+        self.watch("remove", job)
         self.queue.remove(job)
+        self.watch("/remove", job)
         self.free += len(job.blocks)
         job.blocks = range(0)
 
     def step(self) -> Plan[Job]:
         rates = self.times.rates
         before = [job for job in self.queue.running if job.todo == 1]
+        self.watch("plan", None)
         plan = self.queue.plan(Moment(self.now_ns, self.free, rates))
-        self.last = plan
         self._judge(plan, before, rates)
         self.plans.append(
             (
@@ -136,6 +148,8 @@ class House:
                 tuple(job.ticket for job in plan.preempted),
             )
         )
+        self.plan = plan
+        self.watch("/plan", None)
         for job in plan.preempted:
             self.free += len(job.blocks)
             job.blocks, job.computed, job.since_ns = range(0), 0, self.now_ns
@@ -185,6 +199,7 @@ class House:
             self.by_job_ns[job.ticket] += own_ns
             self.lost_ns += lost_ns
             self.queue.charge(job, own_ns, lost_ns)
+        self.watch("/charge", None)
         for chunk in plan.chunks:
             job = chunk.seq
             if job.todo:
