@@ -36,14 +36,12 @@ _FLOOR_WINDOW_NS: Final = 60e9
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """`headroom`: of memory and rows, closed to those over their share.  `lag_ms`: how far ahead of the
-    head a tenant must be to lose a request to it.  `recompute`: the part of the time that may be
-    computed twice.  `recall_ms`: so long an idle tenant still counts among those who share.  `ahead_ms`:
+    """`headroom`: of memory and rows, closed to those over their share.  `recompute`: the part of the time
+    that may be computed twice.  `recall_ms`: so long an idle tenant still counts among those who share.  `ahead_ms`:
     of device time that the others would need to make up what a tenant had before them; from there on it
     is over its share, whatever it holds."""
 
     headroom: float = 0.2
-    lag_ms: float = 0.0
     recompute: float = 0.05
     recall_ms: int = 30_000
     ahead_ms: float = 10_000.0
@@ -222,7 +220,7 @@ class Fair(Generic[W]):
             return False  # its lender may be among them
         over = order_of(entry.band) > Order.OWED and (
             self._accounts.is_ahead(entry)
-            or residency.is_over(entry.tenant.key, self._share(entry), residency.blocks(entry), 1)
+            or residency.is_over(entry.tenant.key, self._share(entry))
         )
         if over and filling.blocked:
             return False
@@ -289,15 +287,16 @@ class Fair(Generic[W]):
         within = self._residency.is_within(head, self._share(head))
 
         def is_over(entry: Entry[W]) -> bool:
-            tenant, held = entry.tenant.key, self._residency.runs(entry.tenant.key)
-            if held - rows[tenant] == 1 and not within:
-                return False  # one request each, and either is large: no reason to change them
-            return self._residency.is_over(
-                tenant, self._share(entry), -blocks[tenant], -rows[tenant]
-            )
+            """Also without this one, else the two would put each other out by turns; a last one only
+            if it is large itself."""
+            tenant, share = entry.tenant.key, self._share(entry)
+            if self._residency.runs(tenant) - rows[tenant] == 1:
+                return within and entry.committed_blocks > share * self._limits.blocks_total
+            left_blocks, left_rows = blocks[tenant] + entry.committed_blocks, rows[tenant] + 1
+            return self._residency.is_over(tenant, share, -left_blocks, -left_rows)
 
-        lag_ns, spent_ns = self._tuning.lag_ms * 1e6, 0.0
-        for entry in for_the_head(head, filling.old(), lag_ns):
+        spent_ns = 0.0
+        for entry in for_the_head(head, filling.old()):
             if max(short_blocks, short_rows, need_blocks, need_rows) <= 0:
                 break
             if entry.band.rank == head.band.rank and not is_over(entry):

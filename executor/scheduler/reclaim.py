@@ -1,8 +1,8 @@
 """Whose running work is put out, and how much of that may happen.
 
 Work that is put out is computed again later: lost time.  Reclaiming for the sake of fairness is
-therefore rationed (`Allowance`), only from those who hold more than their share and are ahead, or from
-a strictly lower class; making room for decodes that could not grow cannot be rationed, and is debited.
+therefore rationed (`Allowance`), only from those who hold more than their share, or from a strictly
+lower class; making room for decodes that could not grow cannot be rationed, and is debited.
 
 Refuses to know: what waits, how room is counted.  Source: SCHEDULER.md §2, steps 4 and 6.
 """
@@ -72,13 +72,12 @@ def able(running: Iterable[Entry[W]], over: Collection[str], least: Rank) -> lis
     return found
 
 
-def for_the_head(head: Entry[W], able: Iterable[Entry[W]], lag_ns: float) -> Iterator[Entry[W]]:
-    """Those of them who may be put out for `head`: a lower class's, or that of a tenant further ahead by
-    more than `lag_ns`, of whom the caller must see that it is over its share."""
+def for_the_head(head: Entry[W], able: Iterable[Entry[W]]) -> Iterator[Entry[W]]:
+    """Those of them who may be put out for `head`: a lower class's, or another tenant's, of whom the
+    caller must see that it is over its share.  Start times do not enter: a head that has something in
+    flight was charged ahead for it, and would never be behind."""
     for one in able:
         if one.band.rank > head.band.rank or (
-            one.band.rank == head.band.rank
-            and one.tenant is not head.tenant
-            and one.tenant.start - head.tenant.start > lag_ns
+            one.band.rank == head.band.rank and one.tenant is not head.tenant
         ):
             yield one

@@ -125,13 +125,13 @@ class Residency(Generic[W]):
         return max(0, min(mine, self.limits.seqs - self.rows))
 
     def is_over(self, tenant: str, share: float, blocks: int = 0, rows: int = 0) -> bool:
-        """Whether it holds more than its share, with so much more."""
-        held = self._rows[tenant]
-        if not held:
-            return False
-        return (
-            self._blocks[tenant] + blocks > share * self.limits.blocks_total
-            or held + rows > share * self.limits.seqs
+        """Whether it holds its whole share already, with so much more or less.  What a newcomer of it
+        would need is not counted: rows and requests come in whole numbers, so shares are rounded up and
+        start times decide among those who were; rounded down, the parts that are left belong to nobody."""
+        held = self._rows[tenant] + rows
+        return held > 0 and (
+            self._blocks[tenant] + blocks >= share * self.limits.blocks_total
+            or held >= share * self.limits.seqs
         )
 
     def admits(self, entry: Entry[W], *, over: bool) -> bool:
