@@ -129,6 +129,8 @@ class Accounts(Generic[W]):
         clock.advance(entry.seat, max(held, least - self._ahead_ns / clock.tenants.weight))
         if entry.main is not None and not self.contended:
             self._main.advance(entry.main, entry.main.tenant.start)
+        weight = entry.weight * entry.work.tenant_weight
+        entry.began = entry.tenant.start - entry.charged_ns / weight
         if likely_ns > entry.charged_ns:
             self._charge(entry, likely_ns - entry.charged_ns)
 

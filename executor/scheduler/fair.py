@@ -182,10 +182,10 @@ class Fair(Generic[W]):
         """Give the rest of the step to prompts, in order of their class and of what their tenants had."""
         draft = filling.draft
         begun = [entry for entry in self._running.values() if entry.work.todo > 1]
-        begun.sort(key=self._place, reverse=True)
+        begun.sort(key=self._goes_on, reverse=True)
         while begun or filling.admits:
             head = self._head(filling) if filling.admits else None
-            if begun and (head is None or self._place(begun[-1]) <= self._place(head)):
+            if begun and (head is None or self._goes_on(begun[-1]) <= self._place(head)):
                 entry = begun.pop()
                 if entry.ticket in self._running and not draft.go_on(entry.work):
                     return
@@ -200,6 +200,9 @@ class Fair(Generic[W]):
 
     def _place(self, entry: Entry[W]) -> tuple[Order, float, float, int]:
         return order_of(entry.band), entry.tenant.start, entry.user.start, entry.ticket
+
+    def _goes_on(self, entry: Entry[W]) -> tuple[Order, float, float, int]:
+        return order_of(entry.band), entry.reached, entry.user.start, entry.ticket
 
     def _head(self, filling: Filling[W]) -> Entry[W] | None:
         """The next of all that wait and were not set aside."""
@@ -345,7 +348,7 @@ class Fair(Generic[W]):
         of those who wait, a part may be computed twice."""
         for band in self._bands.values():
             reserved, floor = band.terms.reserved, band.terms.floor
-            if reserved or (floor and band.count):
+            if reserved or (floor and band.count and self._contended):
                 part, window_ns = (
                     (reserved, _RESERVED_WINDOW_NS) if reserved else (floor, _FLOOR_WINDOW_NS)
                 )

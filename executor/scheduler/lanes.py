@@ -59,7 +59,15 @@ class Entry(Generic[W]):
     committed_blocks: int = 0
     charged_ns: float = 0.0
     measured_ns: int = 0
+    began: float = 0.0  # the start time at which it was let in, less what it had had before
     passed: int = 0  # times that another went before it though it was at the head
+
+    @property
+    def reached(self) -> float:
+        """Where its prompt stands, once begun: what was charged ahead is not held against it, nor against
+        what of its tenant is over by now."""
+        had = self.measured_ns / (self.weight * self.work.tenant_weight)
+        return min(self.began + had, self.tenant.start)
 
 
 class Band(Generic[W]):
