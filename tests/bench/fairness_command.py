@@ -2,7 +2,7 @@
 counters and ours side by side, and which bars hold.
 
 A name with a star is the published loop with an oracle for lengths; the bars that name VTC mean that.
-Not in it: E10 (nothing is kept of prompts for others yet), E11 (`lockgate plan` will need it).
+Not in it: E10 (nothing of a prompt is kept for others yet).
 """
 
 from __future__ import annotations
