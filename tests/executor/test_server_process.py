@@ -15,7 +15,16 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from executor.client import Backoff, ExecutorProcess, SocketExecutor, State, StateKind
-from executor.contract import Cause, Emitted, Ended, ExecutorLost, Gauges, Message, Ready
+from executor.contract import (
+    Cause,
+    Emitted,
+    Ended,
+    ExecutorLost,
+    Gauges,
+    Message,
+    Ready,
+    Workload,
+)
 from tests.executor.fakes import COMMAND, job
 
 pytestmark = pytest.mark.slow
@@ -83,6 +92,27 @@ def test_a_killed_executor_ends_its_turns_and_comes_back() -> None:
         await executor.wait_ready(10)
         assert await one(executor) == first
         assert executor.restarts == 1
+
+    supervised(test)
+
+
+def test_whoever_looks_is_shown_what_this_process_has() -> None:
+    async def test(executor: ExecutorProcess) -> None:
+        executor.set_terms((Workload(name="batch", weight=None, floor=0.1),))
+        await executor.wait_ready(30)
+        assert await executor.lanes() == ()  # nothing runs, and it answers all the same
+        share = (("t1", 1.0), ("u1", 1.0))
+        async with executor.turn(job(max_new_tokens=3000, share=share, workload="batch")) as turn:
+            await anext(turn)
+            (lane,) = await executor.lanes()
+            assert (lane.workload, lane.tenant, lane.running, lane.waiting) == ("batch", "t1", 1, 0)
+            assert (lane.due, lane.oldest_ms) == (1.0, 0)
+            assert executor.pid is not None
+            os.kill(executor.pid, signal.SIGKILL)
+            assert [update async for update in turn]
+        await executor.wait_ready(10)
+        assert await executor.lanes() == ()
+        await one(executor)
 
     supervised(test)
 
