@@ -21,10 +21,10 @@ from typing import Final, Generic
 from executor.cost import Rates
 from executor.scheduler.accounts import Accounts, likely_ns, terms_of
 from executor.scheduler.filling import Filling, Order, order_of
-from executor.scheduler.foresight import NOTHING, Foresight, Room
+from executor.scheduler.foresight import Foresight
 from executor.scheduler.lanes import Band, Entry, Rank, rank_of
 from executor.scheduler.prediction import Outputs
-from executor.scheduler.promises import Refusal
+from executor.scheduler.promises import Refusal, Room
 from executor.scheduler.protocol import Limits, Moment, Plan, W
 from executor.scheduler.reclaim import Allowance, able, for_growth, for_the_head, lost_ns
 from executor.scheduler.residency import Residency
@@ -92,19 +92,15 @@ class Fair(Generic[W]):
         promised_ms = terms_of(self._limits.workloads, seq.workload).ttft_ms
         if promised_ms is None:
             return None
-        begun = [entry.work for entry in self._running.values() if entry.work.todo > 1]
-        return self._foresight.refuses(
-            seq, self._answer(seq), promised_ms, begun, self._room(seq), moment
-        )
+        own = [one for one in self._running.values() if one.work.tenant == seq.tenant]
+        return self._foresight.refuses(seq, promised_ms, own, self._room(seq), moment)
 
     def displaces(self, seq: W) -> W:
         """The newest of the tenant that has most waiting for its weight, the newcomer's own included."""
-        waiting = self._foresight.waiting()
+        waiting = self._foresight.counts()
         weights = {entry.tenant.key: entry.tenant.weight for entry in self._waiting.values()}
         weights[seq.tenant] = seq.tenant_weight
-        most = max(
-            weights, key=lambda each: (waiting.get(each, NOTHING).count / weights[each], each)
-        )
+        most = max(weights, key=lambda each: (waiting[each] / weights[each], each))
         able = [
             entry.work
             for entry in self._waiting.values()
@@ -262,8 +258,10 @@ class Fair(Generic[W]):
         others = tenants.weight - (known.weight if known is not None and known.holds else 0.0)
         share = self._residency.share(work.tenant_weight, others + work.tenant_weight)
         reserved = terms_of(self._limits.workloads, work.workload).reserved
-        free_rows = self._residency.free_rows(work.tenant, share)
-        return Room(max(share, reserved), free_rows, len(self._running))
+        sure = max(share, reserved)
+        need = self._limits.blocks(work.prompt_tokens + self._answer(work))
+        rows = min(self._limits.seqs, self._limits.blocks_total / need)
+        return Room(sure, max(1, int(sure * rows)), self._foresight.step_ns)
 
     def _share(self, entry: Entry[W]) -> float:
         return self._residency.share(entry.tenant.weight, self._accounts.tenants.weight)

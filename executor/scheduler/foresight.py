@@ -1,67 +1,57 @@
 """What waits of each tenant in each class, and when a newcomer's first token would come.
 
-Keeps the sums that `promises` decides by, and learns from each first token how the prediction was.
-Refuses to know: order, room, accounts.
+Keeps the queues that `promises` predicts from, and learns from each first token how the prediction was.
+Refuses to know: order between tenants, room, accounts.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from executor.scheduler.lanes import Entry
-from executor.scheduler.promises import Experience, Load, Refusal, first_token_ns, refusal
+from executor.scheduler.promises import (
+    Ahead,
+    Experience,
+    Refusal,
+    Room,
+    first_token_ns,
+    left_to_say,
+    refusal,
+)
 from executor.scheduler.protocol import Moment, W, Work
 
 Key = tuple[str, str]  # class, tenant
-NOTHING = Load()
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What a tenant may count on: its part of the time, and rows that it may still have."""
-
-    share: float
-    free_rows: int
-    rows: int  # that run
-
-
-@dataclass(frozen=True, slots=True)
-class _Guess:
+class _Guess(NamedTuple):
     at_ns: int
     predicted_ns: float
 
 
 class Foresight(Generic[W]):
-    __slots__ = ("_experience", "_guesses", "_loads", "_waiting", "step_ns")
+    __slots__ = ("_experience", "_guesses", "_waiting", "step_ns")
 
     def __init__(self) -> None:
         self.step_ns = 0.0  # what the last step took
-        self._waiting: dict[Key, Load] = {}
-        self._loads: dict[int, Load] = {}
+        self._waiting: defaultdict[Key, dict[int, Ahead]] = defaultdict(dict)  # by ticket
         self._experience: defaultdict[str, Experience] = defaultdict(Experience)
         self._guesses: dict[int, _Guess] = {}  # of those who have not said a word
 
     def waits(self, entry: Entry[W], answer_tokens: int) -> None:
-        load = self._loads[entry.ticket] = load_of(entry.work, answer_tokens)
-        key = _key(entry.work)
-        self._waiting[key] = self._waiting.get(key, NOTHING) + load
+        self._waiting[_key(entry.work)][entry.ticket] = Ahead(entry.work.todo, answer_tokens)
 
     def starts(self, entry: Entry[W]) -> None:
         """It waits no longer."""
         key = _key(entry.work)
-        left = self._waiting[key] - self._loads.pop(entry.ticket)
-        if left.count:
-            self._waiting[key] = left
-        else:
+        self._waiting[key].pop(entry.ticket, None)
+        if not self._waiting[key]:
             del self._waiting[key]
 
     def ends(self, entry: Entry[W]) -> None:
         self._guesses.pop(entry.ticket, None)
-        if entry.ticket in self._loads:
-            self.starts(entry)
+        self.starts(entry)
 
     def hears(self, running: Iterable[W], now_ns: int) -> None:
         """Some of them may have said their first word since the last time."""
@@ -70,51 +60,36 @@ class Foresight(Generic[W]):
                 self._experience[work.workload].saw(guess.predicted_ns, now_ns - guess.at_ns)
 
     def refuses(
-        self,
-        work: W,
-        answer_tokens: int,
-        promised_ms: int,
-        begun: Iterable[W],
-        room: Room,
-        moment: Moment,
+        self, work: W, promised_ms: int, running: Iterable[Entry[W]], room: Room, moment: Moment
     ) -> Refusal | None:
-        """`begun`: those at their prompts.  Who is not refused is watched."""
-        key, own = _key(work), load_of(work, answer_tokens)
-        ahead = self._waiting.get(key, NOTHING)
-        for each in begun:
-            if _key(each) == key:
-                ahead += load_of(each, 0)
+        """`running`: its tenant's.  Who is not refused is watched."""
+        own = list(running)
+        waiting = self._waiting.get(_key(work), {})
         predicted_ns = first_token_ns(
-            own,
-            ahead,
-            share=room.share,
-            free_rows=room.free_rows,
-            rows=room.rows,
-            step_ns=self.step_ns,
-            rates=moment.rates,
+            work.todo,
+            left_to_say([(one.expected_tokens, one.work.known) for one in own]),
+            waiting.values(),
+            sum(one.work.todo for one in own if one.work.todo > 1),
+            room,
+            moment.rates,
         )
-        alone_ns = own.prompts_ns(moment.rates) + moment.rates.step_ns
         refused = refusal(
-            predicted_ns * self._experience[work.workload].factor,
+            predicted_ns,
+            self._experience[work.workload].factor,
             promised_ms * 1e6,
-            alone_ns,
-            has_backlog=ahead.count > 0,
-            ticket=work.ticket,
+            moment.rates.row_ns(work.todo, 0) + moment.rates.step_ns,
+            has_backlog=bool(own or waiting),
         )
         if refused is None:
             self._guesses[work.ticket] = _Guess(moment.now_ns, predicted_ns)
         return refused
 
-    def waiting(self) -> dict[str, Load]:
-        """By tenant, all classes together."""
-        sums: dict[str, Load] = {}
-        for (_, tenant), load in self._waiting.items():
-            sums[tenant] = sums.get(tenant, NOTHING) + load
-        return sums
-
-
-def load_of(work: Work, answer_tokens: int) -> Load:
-    return Load(1, work.todo, answer_tokens)
+    def counts(self) -> Counter[str]:
+        """How many wait, by tenant, all classes together."""
+        found: Counter[str] = Counter()
+        for (_, tenant), queue in self._waiting.items():
+            found[tenant] += len(queue)
+        return found
 
 
 def _key(work: Work) -> Key:

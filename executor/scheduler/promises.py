@@ -1,34 +1,39 @@
 """Whether a newcomer's first token can come in time, by its own tenant's share and not by the whole
 queue: so nobody else can make the answer wrong.
 
-    first token ≈ (prompts of its tenant ahead + its own + what must end before it gets a row) / share
-                  + one step
+Its tenant is sure of some rows.  Each comes free when who holds it has said what is expected of it; those
+ahead take them one after another, and the newcomer the next (Kiefer and Wolfowitz, 1955).  To that come
+the prompts at their tenant's part of the time.  All of it times a factor learnt so that ninety-nine of a
+hundred such predictions are not too short.
 
-all of it times a factor that is learnt from how such predictions came out.  Who would be late is told
-now, and when it would not be: what has gone from its tenant's backlog by then is what was too much.
-A prompt that takes longer than the promise on an empty machine is promised nothing.
-
+Who would be late is told now, and when it would not be.  A prompt that takes longer than the promise on an
+empty machine is promised nothing.
 Refuses to know: who asks, how a refusal is worded.  Source: SCHEDULER.md §2, "Admission".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from heapq import heapify, heapreplace
+from math import exp
+from typing import Final, NamedTuple
 
 from executor.cost import Rates
 
-_KEEP: Final = 0.9
-_FACTOR_MIN, _FACTOR_MAX = 0.25, 4.0
+IN_TIME: Final = 0.99  # of those who are let in
 RETRY_MS_MIN: Final = 50
 RETRY_MS_MAX: Final = 600_000
+_FACTOR_AT_FIRST, _FACTOR_MIN, _FACTOR_MAX = 1.5, 0.5, 6.0
+_PACE: Final = 0.1
+_LAST_STEPS: Final = 2  # the one that is running, and the one that says the first token
 
 
 class Why(Enum):
     """Whose doing it is that somebody is refused."""
 
-    BACKLOG = "backlog"  # its own tenant has too much waiting
+    BACKLOG = "backlog"  # its own tenant has too much here
     PLATFORM = "platform"  # we cannot, though it is within its share
 
 
@@ -40,88 +45,81 @@ class Refusal:
     retry_ms: int
 
 
+class Ahead(NamedTuple):
+    """One that goes before: tokens of its prompt to compute, tokens that it will probably say."""
+
+    prompt_tokens: int
+    answer_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Prompts that wait, or are being computed: how many, tokens to compute, and tokens that they will
-    probably say."""
+class Room:
+    """What a tenant is sure of: its part of the time, and rows.  `step_ns`: what a step takes now."""
 
-    count: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
+    share: float
+    rows: int
+    step_ns: float
 
-    def __add__(self, other: Load) -> Load:
-        return Load(
-            self.count + other.count,
-            self.prompt_tokens + other.prompt_tokens,
-            self.output_tokens + other.output_tokens,
-        )
-
-    def __sub__(self, other: Load) -> Load:
-        return Load(
-            self.count - other.count,
-            self.prompt_tokens - other.prompt_tokens,
-            self.output_tokens - other.output_tokens,
-        )
-
-    def prompts_ns(self, rates: Rates) -> float:
-        if not self.count:
-            return 0.0
-        mean = self.prompt_tokens / self.count
-        context_ns = self.prompt_tokens * mean / 2 * rates.token_context_ns
-        return self.count * rates.sequence_ns + self.prompt_tokens * rates.token_ns + context_ns
-
-    def answers_ns(self, rates: Rates, rows: int) -> float:
-        """What they will cost while they speak, `rows` at once."""
-        if not self.count:
-            return 0.0
-        context = self.prompt_tokens / self.count + self.output_tokens / self.count / 2
-        each_ns = rates.step_ns / max(1, rows) + rates.row_ns(1, int(context))
-        return self.output_tokens * each_ns
+    def prompt_ns(self, tokens: int, rates: Rates) -> float:
+        return rates.row_ns(tokens, 0) / self.share if tokens else 0.0
 
 
 def first_token_ns(
-    own: Load,
-    ahead: Load,
-    *,
-    share: float,
-    free_rows: int,
-    rows: int,
-    step_ns: float,
+    prompt_tokens: int,
+    running: Iterable[int],
+    waiting: Iterable[Ahead],
+    begun_tokens: int,
+    room: Room,
     rates: Rates,
 ) -> float:
-    """`ahead`: what of its tenant and class goes before it.  `free_rows`: those that it may still have.
-    `rows`: how many run at once.  `step_ns`: what a step takes now."""
-    assert 0 < share <= 1
-    work_ns = ahead.prompts_ns(rates) + own.prompts_ns(rates)
-    beyond = ahead.count + own.count - free_rows
-    if beyond > 0 and ahead.count:
-        work_ns += ahead.answers_ns(rates, rows) * min(1.0, beyond / ahead.count)
-    return work_ns / share + max(step_ns, rates.step_ns)
+    """From now, without the factor.  Of its tenant alone: `running`, tokens that each has still to say;
+    `waiting`, in order; `begun_tokens`, of prompts that are being computed.  O(waiting · log rows)."""
+    assert room.rows >= 1
+    step_ns = max(room.step_ns, rates.step_ns, 1.0)
+    free_in = [float(tokens) for tokens in sorted(running)][-room.rows :]  # in steps
+    free_in += [0.0] * (room.rows - len(free_in))
+    heapify(free_in)
+    for each in waiting:
+        prompt_steps = room.prompt_ns(each.prompt_tokens, rates) / step_ns
+        heapreplace(free_in, free_in[0] + prompt_steps + each.answer_tokens)
+    prompts_ns = room.prompt_ns(begun_tokens, rates) + room.prompt_ns(prompt_tokens, rates)
+    return (free_in[0] + _LAST_STEPS) * step_ns + prompts_ns
 
 
 class Experience:
-    """How predictions of one class came out: a factor, fading."""
+    """How predictions of one class came out: the factor by which `IN_TIME` of them are long enough.
+    A step up for each that was too short, a ninety-ninth of it down for each that was not (the gradient
+    of the quantile's loss)."""
 
     __slots__ = ("factor",)
 
     def __init__(self) -> None:
-        self.factor = 1.0
+        self.factor = _FACTOR_AT_FIRST
 
     def saw(self, predicted_ns: float, taken_ns: float) -> None:
         """`predicted_ns` as it was without the factor."""
-        ratio = taken_ns / max(predicted_ns, 1.0)
-        factor = _KEEP * self.factor + (1 - _KEEP) * min(_FACTOR_MAX, max(_FACTOR_MIN, ratio))
-        self.factor = min(_FACTOR_MAX, max(_FACTOR_MIN, factor))
+        late = taken_ns > predicted_ns * self.factor
+        self.factor *= exp(_PACE * (IN_TIME if late else IN_TIME - 1))
+        self.factor = min(_FACTOR_MAX, max(_FACTOR_MIN, self.factor))
 
 
 def refusal(
-    predicted_ns: float, promised_ns: float, alone_ns: float, *, has_backlog: bool, ticket: int
+    predicted_ns: float,
+    factor: float,
+    promised_ns: float,
+    alone_ns: float,
+    *,
+    has_backlog: bool,
 ) -> Refusal | None:
-    """None: it will be in time, or was promised nothing.  The wait is spread by a tenth either way, so
-    that those who were refused together do not come back together."""
-    if predicted_ns <= promised_ns or alone_ns > promised_ns:
+    """None: it will be in time, or was promised nothing.  The wait is what of the prediction, which runs
+    down as time does, is too much now."""
+    if predicted_ns * factor <= promised_ns or alone_ns > promised_ns:
         return None
-    wait_ms = (predicted_ns - promised_ns) / 1e6
-    spread = 0.9 + 0.2 * ((ticket * 0x9E3779B1) % 2**32) / 2**32
-    retry_ms = max(RETRY_MS_MIN, min(RETRY_MS_MAX, round(wait_ms * spread)))
+    wait_ms = round((predicted_ns - promised_ns / factor) / 1e6)
+    retry_ms = max(RETRY_MS_MIN, min(RETRY_MS_MAX, wait_ms))
     return Refusal(Why.BACKLOG if has_backlog else Why.PLATFORM, retry_ms)
+
+
+def left_to_say(expected: Sequence[tuple[int, int]]) -> list[int]:
+    """Of (expected, known) tokens: at least one each, since nobody knows the end."""
+    return [max(1, most - known) for most, known in expected]

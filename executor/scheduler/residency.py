@@ -119,11 +119,6 @@ class Residency(Generic[W]):
         rows = sum(self._class_rows[name] for name in reserved)
         return left + self.blocks(entry) <= self.limits.blocks_total and rows < self.limits.seqs
 
-    def free_rows(self, tenant: str, share: float) -> int:
-        """Rows that a tenant may still have: those that are free, less than its share if others are here."""
-        mine = max(1, int(share * self.limits.seqs)) - self._rows[tenant]
-        return max(0, min(mine, self.limits.seqs - self.rows))
-
     def is_over(self, tenant: str, share: float, blocks: int = 0, rows: int = 0) -> bool:
         """Whether it holds its whole share already, with so much more or less.  What a newcomer of it
         would need is not counted: rows and requests come in whole numbers, so shares are rounded up and

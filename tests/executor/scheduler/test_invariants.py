@@ -51,8 +51,6 @@ def leaves_nothing(house: House) -> None:
         assert band.count == len(band.tenants) == len(band.resting) == 0
         assert not band._users
         assert not band._queues
-    assert not fair._foresight._loads
-    assert not fair._foresight._waiting
 
 
 def all_of_them(seed: int) -> None:
