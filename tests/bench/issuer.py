@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 ISSUER = "https://idp.bench.example/"
 AUDIENCE = "lockgate-bench"
 KID = "bench-1"
-TTL_S = 3600
+TTL_S = 4 * 3600  # longer than the longest soak
 
 
 class Issuer:
