@@ -26,7 +26,7 @@ from executor.scheduler.promises import Why
 from executor.scheduler.protocol import Chunk, Limits, Moment, Scheduler, admission_tokens
 from executor.simulation.machine import Machine
 from executor.simulation.metrics_requests import Ending
-from executor.simulation.outcome import Outcome, Probe, Run, Served
+from executor.simulation.outcome import Outcome, Probe, Run
 from executor.simulation.work import Request, SimWork
 
 
@@ -77,7 +77,7 @@ class Engine:
     """`offer` requests, then `run`.  `jitter`: relative spread of the true step times, by `rng`.
     `learns`: rates are fitted to what is measured; else they stay what `times` says.  `waiting_max`: more
     wait never.  `probed`: at these parts of the time that a refused one was told to wait, it is asked
-    whether one just like it would be taken."""
+    whether one just like it would be taken.  `merge_ns`: see `Run`."""
 
     def __init__(
         self,
@@ -91,11 +91,12 @@ class Engine:
         rng: Random | None = None,
         waiting_max: int | None = None,
         probed: tuple[float, ...] = (),
+        merge_ns: int | None = None,
     ) -> None:
         assert not jitter or rng is not None
         self.now_ns = 0
         self.free = limits.blocks_total
-        self.seen = Run()
+        self.seen = Run(merge_ns=merge_ns)
         self._machine = machine
         self._scheduler = scheduler
         self._limits = limits
@@ -116,8 +117,7 @@ class Engine:
         return len(self._lives)
 
     def offer(self, request: Request) -> None:
-        """It will arrive.  Not in the past."""
-        assert request.at_ns >= self.now_ns or not self.seen.steps
+        """It will arrive; one that comes while a step is underway is seen at its end."""
         self._plan_event(request.at_ns, Happening.ARRIVE, request)
 
     def run(self, until_ns: int | None = None) -> Run:
@@ -253,7 +253,7 @@ class Engine:
         self._take()
         self._results(chunks, gave)
         for tenant, (device_ns, prompt, output) in gave.items():
-            self.seen.service.append(Served(self.now_ns, tenant, device_ns, prompt, output))
+            self.seen.serve(self.now_ns, tenant, device_ns, prompt, output)
 
     def _charge(
         self, chunks: Seq[Chunk[SimWork]], rows: Seq[Share], took_ns: int
@@ -283,7 +283,7 @@ class Engine:
         return gave
 
     def _results(self, chunks: Seq[Chunk[SimWork]], gave: dict[str, list[int]]) -> None:
-        now_ns = self.now_ns
+        now_ns, brief = self.now_ns, self.seen.merge_ns is not None
         for chunk in chunks:
             work = chunk.seq
             if work.computed != work.known:
@@ -292,9 +292,12 @@ class Engine:
             if life is None:
                 continue  # cancelled while it was computed
             work.known += 1
-            life.times_ns.append(now_ns)
+            if brief and len(life.times_ns) == 2:
+                life.times_ns[1] = now_ns
+            else:
+                life.times_ns.append(now_ns)
             gave[work.tenant][2] += 1
-            if len(life.times_ns) == life.request.output_tokens:
+            if work.known - work.prompt_tokens == life.request.output_tokens:
                 self._end(life, Ending.FINISHED)
 
     def _end(self, life: _Life, ending: Ending) -> None:
@@ -318,6 +321,7 @@ class Engine:
                 lost_ns=life.lost_ns,
                 preemptions=life.work.preemptions,
                 recomputed_tokens=life.recomputed,
+                generated=life.work.generated,
                 retry_ms=retry_ms,
             )
         )

@@ -6,6 +6,7 @@ Refuses to know: how it came about.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,7 +19,7 @@ from executor.simulation.work import NS, Request
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`times_ns`: when each of its tokens was said.  `retry_ms`: what it was told when it was refused."""
+    """`times_ns`: when each of its tokens was said, or the first and the last.  `retry_ms`: what it was told when it was refused."""
 
     ticket: int
     request: Request
@@ -30,6 +31,7 @@ class Outcome:
     lost_ns: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0
+    generated: int = 0
     retry_ms: int | None = None
 
     @property
@@ -51,7 +53,7 @@ class Outcome:
             tenant=asked.tenant,
             arrived_s=asked.at_ns / NS,
             prompt_tokens=asked.prompt_tokens,
-            output_tokens=len(self.times_ns),
+            output_tokens=self.generated,
             ended_s=self.ended_ns / NS,
             ending=self.ending,
             dispatched_s=None if self.dispatched_ns is None else self.dispatched_ns / NS,
@@ -80,8 +82,13 @@ class Probe(NamedTuple):
 
 @dataclass(slots=True)
 class Run:
-    """Grows while an engine runs."""
+    """Grows while an engine runs.  `merge_ns`: service is kept by intervals of that length (an entry
+    stands at the end of its own), and of each request's tokens the first and the last: for hours of many
+    replicas, which would not fit in memory otherwise."""
 
+    merge_ns: int | None = None
+    device_ns: Counter[str] = field(default_factory=Counter)
+    open: dict[str, int] = field(default_factory=dict)  # tenant to its entry in the last interval
     outcomes: list[Outcome] = field(default_factory=list)
     service: list[Served] = field(default_factory=list)
     cancel_to_free_ns: list[int] = field(default_factory=list)
@@ -91,6 +98,24 @@ class Run:
     busy_ns: int = 0
     step_ns_max: int = 0
     end_ns: int = 0
+
+    def serve(self, at_ns: int, tenant: str, device_ns: int, prompt: int, output: int) -> None:
+        self.device_ns[tenant] += device_ns
+        if self.merge_ns is None:
+            self.service.append(Served(at_ns, tenant, device_ns, prompt, output))
+            return
+        end_ns = -(-at_ns // self.merge_ns) * self.merge_ns
+        if self.service and self.service[-1].at_ns != end_ns:
+            self.open.clear()
+        index = self.open.get(tenant)
+        if index is None:
+            self.open[tenant] = len(self.service)
+            self.service.append(Served(end_ns, tenant, device_ns, prompt, output))
+        else:
+            _, _, device, prompts, outputs = self.service[index]
+            self.service[index] = Served(
+                end_ns, tenant, device + device_ns, prompts + prompt, outputs + output
+            )
 
     def step(self, took_ns: int, rows: int) -> None:
         self.steps += 1

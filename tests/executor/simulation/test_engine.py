@@ -168,17 +168,19 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
 def test_who_cannot_be_served_in_time_is_told_and_may_come_again() -> None:
     machine = CPU
     limits = machine.limits((Workload(name="", ttft_ms=900),))
-    requests = [Request(NS + i, "t", 100, 20, returns=3) for i in range(12)]
+    requests = [Request(NS + i, "t", 100, 20, returns=3) for i in range(40)]
     engine = Engine(machine, FAIR.make(limits), limits, probed=(0.5, 1.5))
     seen = simulate(engine, [Request(0, "t", 100, 20), *requests])
     refused = [each for each in seen.outcomes if each.ending is Ending.OVER_SHARE]
     again = [each for each in seen.outcomes if each.request.returns < 3 and each.request.at_ns > NS]
     assert refused
     assert all(each.retry_ms and each.device_ns == 0 for each in refused)
-    assert any(each.ending is Ending.FINISHED for each in again)
+    told = {NS + i for i in range(40)} & {each.request.at_ns for each in refused}
+    assert len(again) >= len(told) > 0
+    assert all(each.request.at_ns >= NS + 50_000_000 for each in again)
     assert {probe.part for probe in seen.probes} == {0.5, 1.5}
     last = [each for each in refused if each.request.returns == 0]
-    assert len(seen.outcomes) == 13 + len(refused) - len(last)
+    assert len(seen.outcomes) == 41 + len(refused) - len(last)
 
 
 def test_a_full_house_sends_somebody_away() -> None:
