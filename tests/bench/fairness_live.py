@@ -4,6 +4,7 @@ rates as multiples of what the machine does; first come first served, token coun
     E2  an aggressor at ten times its share; the victim alone; the aggressor held to its share
     E3  rates 1 : 2 : 6          E5  the 27-tenant trace, squeezed to 1.2 times the capacity
     E8  a long prompt among streams          E12  cancels          E13  critical work on a full house
+    batching  continuous, dynamic and static, one workload
 
 The bars are those of SCHEDULER.md §3 and DESIGN.md, settled question 10.
 Refuses to know: options, printing.
@@ -20,6 +21,7 @@ from typing import Final
 from executor.batch import Runner
 from executor.contract import Workload
 from executor.cost import StepTimes
+from executor.scheduler.batching import ALWAYS, Batching, BatchRule
 from executor.scheduler.protocol import Limits, Scheduler
 from executor.sequence import Sequence as Seq
 from executor.settings import Policy, Settings, engine_limits, scheduler_of
@@ -68,9 +70,9 @@ class Bench:
         self.settings = Settings(seqs_max=ROWS, speculation=False, waiting_max=100_000)
         self.per_s = 0.0
 
-    @property
-    def limits(self) -> Limits:
-        return replace(engine_limits(self._runner, self.settings), workloads=CLASSES)
+    def limits(self, rule: BatchRule = ALWAYS) -> Limits:
+        limits = engine_limits(self._runner, self.settings)
+        return replace(limits, workloads=CLASSES, batching=rule)
 
     def measure(self) -> None:
         """Requests of the usual shape that the machine finishes in a second, when it is full."""
@@ -79,10 +81,15 @@ class Bench:
         self.per_s = len(run.outcomes) / (run.end_ns / NS)
 
     def run(
-        self, policy: Policy, requests: Sequence[Request], until_s: float | None = None
+        self,
+        policy: Policy,
+        requests: Sequence[Request],
+        until_s: float | None = None,
+        rule: BatchRule = ALWAYS,
     ) -> tuple[Run, Live]:
-        scheduler: Scheduler[Seq] = scheduler_of(policy, self.limits)
-        live = Live(self._runner, scheduler, self.settings, CLASSES, times=self.times)
+        scheduler: Scheduler[Seq] = scheduler_of(policy, self.limits(rule))
+        settings = replace(self.settings, batching=rule)
+        live = Live(self._runner, scheduler, settings, CLASSES, times=self.times)
         run = live.play(requests, self.seconds if until_s is None else until_s)
         self._say(f"  {policy}: {len(run.outcomes)} requests in {run.end_ns / NS:.0f} s")
         return run, live
@@ -253,6 +260,39 @@ def e8(bench: Bench, policies: Sequence[Policy]) -> Result:
                 f"p99 between tokens ≤ max(twice alone, {ITL_MS} ms)",
                 lambda us: us["itl_p99_ms"] <= max(2 * solo["itl_p99_ms"], ITL_MS),
             ),
+        ],
+    )
+
+
+def batches(bench: Bench, policies: Sequence[Policy]) -> Result:
+    """The same requests, of all lengths, at half of what the machine can do."""
+    rng = Random(6)
+    asked = [
+        replace(each, output_tokens=rng.randint(4, 2 * SHAPE[1]))
+        for each in at_rate("a", bench.per_s / 2, bench.seconds, 7)
+    ]
+    found: dict[str, dict[str, float]] = {}
+    for kind in Batching:
+        rule = BatchRule(kind, size=ROWS, wait_ms=100)
+        run, _ = bench.run(Policy.FAIR, asked, 4 * bench.seconds, rule)
+        whole = [(each.ended_ns - each.request.at_ns) / NS for each in run.outcomes]
+        found[kind] = {
+            **common(run, run.outcomes),
+            "whole_p50_s": tail(whole, 50),
+            "whole_p99_s": tail(whole),
+            "rows_a_step": run.rows / max(1, run.steps),
+            "until_s": run.end_ns / NS,
+        }
+    us, them = found[Batching.CONTINUOUS], found[Batching.STATIC]
+    return Result(
+        "batching",
+        "when newcomers may join: the same requests at half the capacity",
+        found,
+        [
+            Bar(
+                "continuous waits least, and its whole answers come first",
+                us["ttft_p99_s"] < them["ttft_p99_s"] and us["whole_p99_s"] < them["whole_p99_s"],
+            )
         ],
     )
 

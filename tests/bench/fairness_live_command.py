@@ -20,7 +20,7 @@ TRACE = REPOSITORY.parent / "shared" / "traces" / "vtc_arena27_10min.csv"
 KV_BYTES_A_TOKEN = (
     2 * 3 * 64 * 30 * 2
 )  # keys and values, heads, width, layers, bytes, of the default
-KV_TOKENS = 4096
+KV_TOKENS = 8192
 
 
 def fairness_live_run(options: argparse.Namespace) -> int:
@@ -65,6 +65,7 @@ _EXPERIMENTS: dict[str, Callable[[Bench, list[Policy]], Result]] = {
     "E8": fairness_live.e8,
     "E12": fairness_live.e12,
     "E13": fairness_live.e13,
+    "batching": fairness_live.batches,
 }
 
 
