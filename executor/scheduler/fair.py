@@ -133,7 +133,7 @@ class Fair(Generic[W]):
         for name, band in self._bands.items():
             terms = terms_of(limits.workloads, name)
             if (rank_of(terms) is Rank.BACKFILL) == (band.rank is Rank.BACKFILL):
-                band.terms = terms
+                band.renew(terms)
                 continue
             self._bands[name] = Band(terms)
             for entry in (*self._waiting.values(), *self._running.values()):
@@ -284,8 +284,15 @@ class Fair(Generic[W]):
         chosen: list[Entry[W]] = []
         rows: Counter[str] = Counter()
         blocks: Counter[str] = Counter()
-
         within = self._residency.is_within(head, self._share(head))
+        asks = (
+            head.band.rank,
+            within,
+            max(short_blocks, need_blocks),
+            max(short_rows, need_rows),
+        )
+        if filling.is_hopeless(asks):
+            return False
 
         def is_over(entry: Entry[W]) -> bool:
             """Also without this one, else the two would put each other out by turns; a last one only
@@ -313,6 +320,8 @@ class Fair(Generic[W]):
             need_rows -= 1
             need_blocks -= draft.freed(entry.work)
         if max(short_blocks, short_rows, need_blocks, need_rows) > 0:
+            if not self._residency.runs(head.tenant.key):  # none of the others is its own
+                filling.hopeless.append(asks)
             return False
         for entry in chosen:
             draft.preempt(entry.work)

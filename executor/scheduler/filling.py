@@ -19,6 +19,10 @@ HEADS_MAX: Final = 32  # looked at in a step in vain, and as many of tenants of 
 PASSED_MAX: Final = 16
 
 
+Asks = tuple[Rank, bool, int, int]
+"""Of somebody who has nothing in flight: its rank, whether it is within its share, blocks and rows."""
+
+
 class Order(IntEnum):
     """Which class comes first in a step."""
 
@@ -45,6 +49,7 @@ class Filling(Generic[W]):
         "aside",
         "blocked",
         "draft",
+        "hopeless",
         "moment",
         "put_out",
     )
@@ -58,6 +63,7 @@ class Filling(Generic[W]):
         self.aside: list[tuple[Band[W], Flow[str]]] = []
         self.blocked: list[Entry[W]] = []
         self.put_out: list[Entry[W]] = []
+        self.hopeless: list[Asks] = []
         self._stopped = False
         self._looked = 0
         self._able = victims
@@ -73,6 +79,14 @@ class Filling(Generic[W]):
         if self._victims is None:
             self._victims = self._able()
         return self._victims
+
+    def is_hopeless(self, asks: Asks) -> bool:
+        """Whether a head with as good a claim found nobody for as little: there are no more since."""
+        high, within, blocks, rows = asks
+        return any(
+            (high, within) == (each[0], each[1]) and blocks >= each[2] and rows >= each[3]
+            for each in self.hopeless
+        )
 
     def old(self) -> Iterator[Entry[W]]:
         """Those of them of whose prompt this step computes nothing."""

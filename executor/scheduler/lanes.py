@@ -74,10 +74,10 @@ class Band(Generic[W]):
     """The waiting of one class.  `resting`: its tenants of whom nothing runs.  `credit_ns`: of a reserved or floored class, the time that it may still
     have before others."""
 
-    __slots__ = ("_queues", "_users", "count", "credit_ns", "resting", "tenants", "terms")
+    __slots__ = ("_queues", "_users", "count", "credit_ns", "rank", "resting", "tenants", "terms")
 
     def __init__(self, terms: Workload) -> None:
-        self.terms = terms
+        self.renew(terms)
         self.credit_ns = 0.0
         self.count = 0
         self.tenants: Turns[str] = Turns()
@@ -85,9 +85,9 @@ class Band(Generic[W]):
         self._users: dict[str, Turns[str]] = {}
         self._queues: dict[tuple[str, str], list[Entry[W]]] = {}
 
-    @property
-    def rank(self) -> Rank:
-        return rank_of(self.terms)
+    def renew(self, terms: Workload) -> None:
+        self.terms = terms
+        self.rank = rank_of(terms)
 
     @property
     def weight(self) -> float:

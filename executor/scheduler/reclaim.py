@@ -76,8 +76,8 @@ def for_the_head(head: Entry[W], able: Iterable[Entry[W]]) -> Iterator[Entry[W]]
     """Those of them who may be put out for `head`: a lower class's, or another tenant's, of whom the
     caller must see that it is over its share.  Start times do not enter: a head that has something in
     flight was charged ahead for it, and would never be behind."""
+    own = head.band.rank
     for one in able:
-        if one.band.rank > head.band.rank or (
-            one.band.rank == head.band.rank and one.tenant is not head.tenant
-        ):
+        rank = one.band.rank
+        if rank > own or (rank == own and one.tenant is not head.tenant):
             yield one

@@ -2,7 +2,7 @@
 
 Nobody is let in whom the growth of others would put out again: what counts is the most that all who run
 will probably hold at once.  They end at different times, so that is less than the sum of what each
-holds at its end (`peak_blocks`).  A tenant is over its share when
+holds at its end (`peak`).  A tenant is over its share when
 it would hold more than its weight's part of the memory or of the rows; with nothing in flight it never
 is.  Who is over its share leaves `headroom` of both free for those who are not (SCHEDULER.md §2: this
 does most of the work; reclaim does the rest).
@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable
 from typing import Generic
 
 from executor.scheduler.lanes import Entry
+from executor.scheduler.peak import Peak, Row
 from executor.scheduler.protocol import Limits, W
 
 
@@ -27,6 +28,7 @@ class Residency(Generic[W]):
         "_blocks",
         "_class_blocks",
         "_class_rows",
+        "_peak",
         "_recall_ns",
         "_recent",
         "_recent_weight",
@@ -42,6 +44,7 @@ class Residency(Generic[W]):
         self.headroom = headroom
         self.committed = 0
         self._running: dict[int, Entry[W]] = {}
+        self._peak: Peak | None = None  # of all that run, until they change
         self._recall_ns = recall_ns
         self._blocks: Counter[str] = Counter()
         self._rows: Counter[str] = Counter()
@@ -56,12 +59,14 @@ class Residency(Generic[W]):
 
     def begin(self, entry: Entry[W]) -> None:
         self._running[entry.ticket] = entry
+        self._peak = None
         self._rows[entry.tenant.key] += 1
         self._class_rows[entry.band.terms.name] += 1
         self._commit(entry, self.blocks(entry))
 
     def grow(self, running: Iterable[Entry[W]]) -> None:
         """Those who said more than was expected of them are committed to more."""
+        self._peak = None
         for entry in running:
             if entry.work.known >= entry.expected_tokens:
                 self._commit(entry, self.blocks(entry))
@@ -69,6 +74,7 @@ class Residency(Generic[W]):
     def end(self, entry: Entry[W]) -> None:
         """It holds nothing any more."""
         del self._running[entry.ticket]
+        self._peak = None
         self._less(self._rows, entry.tenant.key, 1)
         self._less(self._class_rows, entry.band.terms.name, 1)
         self._commit(entry, 0)
@@ -150,10 +156,18 @@ class Residency(Generic[W]):
                 rows -= max(0, kept)
         need = self.committed + self.blocks(entry) - sum(each.committed_blocks for each in without)
         if need > blocks:  # all their ends together: they will hardly come together
-            gone = {each.ticket for each in without}
-            staying = [each for ticket, each in self._running.items() if ticket not in gone]
-            need = peak_blocks((*staying, entry), limits.block_tokens)
+            need = limits.blocks(self._peak_without(without).tokens_with(*row_of(entry)))
         return need - blocks, self.rows - len(without) + 1 - rows
+
+    def _peak_without(self, gone: Collection[Entry[W]]) -> Peak:
+        if self._peak is not None and not gone:
+            return self._peak
+        tickets = {each.ticket for each in gone}
+        staying = (each for ticket, each in self._running.items() if ticket not in tickets)
+        peak = Peak(map(row_of, staying), self.limits.block_tokens // 2)
+        if not gone:
+            self._peak = peak
+        return peak
 
     def _commit(self, entry: Entry[W], blocks: int) -> None:
         more = blocks - entry.committed_blocks
@@ -169,16 +183,5 @@ class Residency(Generic[W]):
             del counter[key]
 
 
-def peak_blocks(entries: Iterable[Entry[W]], block_tokens: int) -> int:
-    """The most that these will hold at once if each says what is expected of it, a token a step: when the
-    i-th from the end ends, i are there, all of them longer by what it had left.  O(n log n).
-    Source: LightLLM's estimate of the peak, as SCHEDULER.md §2 asks for: reserve predicted output."""
-    left = sorted(
-        ((max(1, each.expected_tokens - each.work.known), each.work.known) for each in entries),
-        reverse=True,
-    )
-    held = most = 0
-    for count, (ahead, known) in enumerate(left, 1):
-        held += known
-        most = max(most, held + count * (ahead + block_tokens // 2))
-    return -(-most // block_tokens)
+def row_of(entry: Entry[W]) -> Row:
+    return max(1, entry.expected_tokens - entry.work.known), entry.work.known
