@@ -20,6 +20,7 @@ from executor.scheduler.fair import Fair, Tuning
 from executor.scheduler.filling import Filling
 from executor.scheduler.lanes import Entry, Rank
 from executor.scheduler.protocol import Limits
+from executor.scheduler.reclaim import lost_ns
 from policies.fairness import Flow, Level
 from tests.executor.scheduler.driver import CLASSES, House, Job
 
@@ -184,6 +185,7 @@ def reclaims(*, needed: bool = True, allowed: bool = True) -> Iterator[list[int]
     tenant over its share; nobody a third time; no more than may be computed twice.  13,
     `needed`: without the last of them there would have been no room."""
     seen: list[int] = []
+    spent_ns: dict[int, float] = defaultdict(float)
     reclaim = Fair._reclaim
 
     def judge(fair: Fair[Job], head: Entry[Job], filling: Filling[Job]) -> bool:
@@ -195,8 +197,11 @@ def reclaims(*, needed: bool = True, allowed: bool = True) -> Iterator[list[int]
         if not chosen:
             return found
         seen.append(len(chosen))
+        part = fair._tuning.recompute
+        spent_ns[id(fair)] += sum(lost_ns(one, filling.moment.rates) for one in chosen)
         if allowed:
-            assert fair._allowance.left_ns >= -1.0, "more than may be computed twice"
+            earned_ns = bool(part) * 1e9 + part * filling.moment.now_ns
+            assert spent_ns[id(fair)] <= earned_ns + 1.0, "more than may be computed twice"
         for one in chosen if allowed else ():
             assert one.work.preemptions < 2, "the same one again and again"
             assert one.band.rank is not Rank.RESERVED

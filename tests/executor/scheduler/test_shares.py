@@ -12,6 +12,7 @@ from executor.cost import Rates
 from executor.scheduler.fair import Fair, Tuning
 from executor.scheduler.protocol import Limits
 from tests.executor.scheduler.driver import House, limits
+from tests.executor.scheduler.histories import reclaims
 
 PLAIN = limits(workloads=())
 ROOMY = limits(workloads=(), seqs=64, blocks_total=8000, step_tokens_max=256)
@@ -22,7 +23,7 @@ def worst_gap(
     house: House, weights: dict[str, float], load: Callable[[], None], steps: int
 ) -> float:
     """The largest |W_f/w_f − W_g/w_g| of any two, all backlogged after 60 steps, in parts of the bound:
-    two of the largest requests of each, and what somebody may be ahead before headroom is closed."""
+    the largest request of each, and what somebody may be ahead before headroom is closed."""
     since: dict[str, int] = {}
     worst = 0.0
     for step in range(steps):
@@ -33,14 +34,16 @@ def worst_gap(
         if step <= 60:
             continue
         most = max(house.by_job_ns.values())
-        had = {each: (house.served_ns[each] - since[each]) / weights[each] for each in weights}
+        had = {
+            each: (house.served_ns[each] - since.get(each, 0)) / weights[each] for each in weights
+        }
         low, high = min(had, key=lambda each: had[each]), max(had, key=lambda each: had[each])
         slack = (
             2 * Tuning().ahead_ms * 1e6 / sum(weights.values())
             if house.limits is not ROOMY
             else 0.0
         )
-        bound = 2 * most * (1 / weights[low] + 1 / weights[high]) + slack
+        bound = most * (1 / weights[low] + 1 / weights[high]) + slack
         worst = max(worst, (had[high] - had[low]) / bound)
     return worst
 
@@ -90,7 +93,7 @@ def answers(seed: int) -> tuple[House, dict[str, float], Callable[[], None]]:
 
 
 def test_06_gap_between_backlogged_tenants_is_bounded_where_time_is_short() -> None:
-    assert worst_gap(*prompts(5), 160) < 1
+    assert worst_gap(*prompts(9), 130) < 1
 
 
 def test_06_gap_between_backlogged_tenants_is_bounded_where_rows_are_few() -> None:
@@ -105,7 +108,21 @@ def test_06_gap_stays_bounded_however_long_it_goes_on() -> None:
         assert worst_gap(*answers(seed), 2000) < 1
 
 
-# 08
+# 08 and 12
+
+
+def test_12_no_more_is_computed_twice_than_is_allowed() -> None:
+    """Long prompts of backfill, put out again and again."""
+    house = House(limits(seqs=8, blocks_total=1024))
+    with reclaims() as seen:
+        for step in range(300):
+            house.keep(8, "b", workload="batch", prompt_tokens=1000, length=60)
+            if step % 6 == 0:
+                for n in range(3):
+                    house.add(tenant=f"t{n}", length=2)
+            house.step()
+    assert sum(seen) > 5
+    assert house.lost_ns > 0.02 * house.measured_ns
 
 
 def test_08_a_large_request_is_not_passed_for_ever() -> None:
@@ -227,6 +244,9 @@ def test_room_kept_for_newcomers_is_found_however_many_wait() -> None:
         house.step()
     assert len(house.queue.running) < 64
     newcomer = house.add(tenant="new", length=3)
+    flow = house.fair._waiting[newcomer.ticket].tenant
+    flow.start += 2e8  # it has had a fifth of a second more than the others
+    house.fair._bands[""].tenants.refresh(flow)
     house.step()
     assert newcomer.began_step == newcomer.came_step
 
@@ -295,12 +315,13 @@ def test_16_a_class_that_nobody_used_is_no_way_past_the_others() -> None:
     """It let its first tenant before everybody until that had had as much as they ever had."""
 
     def trick(house: House, step: int) -> None:
-        if step == 300:
+        if step == 150:
             house.served_ns.clear()
-        house.keep(14, "trick", length=20, workload="" if step < 300 else "other")
+        if step >= 150:
+            house.keep(14, "trick", length=20, workload="other")
         house.keep(14, "third", length=20)
 
-    assert parts(trick, 600) < 1.1
+    assert parts(trick, 450) < 1.1
 
 
 def test_16_coming_one_at_a_time_sheds_no_debt() -> None:
