@@ -16,6 +16,7 @@ from executor.scheduler.step import Draft
 from policies.fairness import Flow, Turns
 
 HEADS_MAX: Final = 32  # looked at in a step in vain, and as many of tenants of whom nothing runs
+BLOCKED_MAX: Final = 8  # under their share and without room: hardly anybody behind them finds any
 PASSED_MAX: Final = 16
 
 
@@ -111,7 +112,8 @@ class Filling(Generic[W]):
         """It finds no room, and nobody can be put out for it.  Who was passed too often is waited for, if
         its room comes so."""
         self.blocked.append(head)
-        if drains and head.passed >= PASSED_MAX:
+        waited_for = drains and head.passed >= PASSED_MAX
+        if waited_for or len(self.blocked) == BLOCKED_MAX:
             self._stopped = True
 
     def passed(self) -> None:
