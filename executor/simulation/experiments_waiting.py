@@ -159,34 +159,45 @@ def e9(
 
 
 def e11(duration_s: float = 240.0, ttft_ms: int = 2000, seed: int = 11) -> Experiment:
-    """Six tenants, the k-th sends 1/k of the first, together twice what the machine can do."""
+    """Six tenants, the k-th sends 1/k of the first, together twice what the machine can do.  And bursts
+    with silence after: only there is a `Retry-After` about the tenant's own backlog alone; under a steady
+    overload the place that falls free goes to whoever comes first."""
     rng = Random(seed)  # noqa: S311  # a simulation, not a secret
     weights = [1 / rank for rank in range(1, 7)]
-    requests = merged(
-        poisson(
-            f"t{i}", 3.8 * w / sum(weights), duration_s, rng, prompt=(64, 448), output=(64, 448)
-        )
+    lengths = (64, 448)
+    steady = merged(
+        poisson(f"t{i}", 3.8 * w / sum(weights), duration_s, rng, prompt=lengths, output=lengths)
         for i, w in enumerate(weights)
     )
+    bursts = [
+        Request(
+            round((at_s + 0.02 * k) * NS), f"t{i}", rng.randint(*lengths), rng.randint(*lengths)
+        )
+        for at_s in range(0, int(duration_s), 60)
+        for i in range(3)
+        for k in range(rng.choice((8, 16, 24)))
+    ]
     workloads = (Workload(name="", ttft_ms=ttft_ms),)
 
     def run(contender: Contender) -> Figures:
-        seen = play(contender, requests, workloads=workloads, probed=(0.75, 1.25))
-        taken = [each for each in seen.outcomes if each.retry_ms is None]
-        kept = sum(wait <= ttft_ms / 1000 for wait in ttfts_s(taken))
-        early = [probe.taken for probe in seen.probes if probe.part < 1]
-        late = [probe.taken for probe in seen.probes if probe.part > 1]
-        return {
-            "taken": float(len(taken)),
-            "refused": float(len(requests) - len(taken)),
-            "taken_in_time_part": kept / len(taken),
-            "retry_p50_s": tail(
-                [(each.retry_ms or 0) / 1000 for each in seen.outcomes if each.retry_ms], 50
-            ),
-            "too_early_refused_part": 1 - mean(early) if early else 1.0,
-            "in_time_taken_part": mean(late) if late else 1.0,
-            "recomputed_part": seen.recomputed_part,
-        }
+        figures: dict[str, float] = {}
+        for name, requests in (("steady", steady), ("bursts", merged([bursts]))):
+            seen = play(contender, requests, workloads=workloads, probed=(0.75, 1.25))
+            taken = [each for each in seen.outcomes if each.retry_ms is None]
+            kept = sum(wait <= ttft_ms / 1000 for wait in ttfts_s(taken))
+            early = [probe.taken for probe in seen.probes if probe.part < 1]
+            late = [probe.taken for probe in seen.probes if probe.part > 1]
+            figures |= {
+                f"{name}_taken": float(len(taken)),
+                f"{name}_refused": float(len(requests) - len(taken)),
+                f"{name}_in_time_part": kept / len(taken),
+                f"{name}_at_75_refused_part": 1 - mean(early) if early else 1.0,
+                f"{name}_at_125_taken_part": mean(late) if late else 1.0,
+            }
+        return figures
+
+    def right(figures: Figures) -> bool:
+        return min(figures["bursts_at_75_refused_part"], figures["bursts_at_125_taken_part"]) >= 0.9
 
     return Experiment(
         "E11",
@@ -195,13 +206,11 @@ def e11(duration_s: float = 240.0, ttft_ms: int = 2000, seed: int = 11) -> Exper
         (
             Bar(
                 "fair: ≥ 99 % of what is taken is in time",
-                lambda f: f["fair"]["taken_in_time_part"] >= 0.99,
+                lambda f: f["fair"]["steady_in_time_part"] >= 0.99,
             ),
             Bar(
-                "fair: Retry-After within ±25 %, nine in ten",
-                lambda f: (
-                    min(f["fair"]["too_early_refused_part"], f["fair"]["in_time_taken_part"]) >= 0.9
-                ),
+                "fair: after bursts, Retry-After within ±25 % in nine of ten",
+                lambda f: right(f["fair"]),
             ),
         ),
         reported="Mooncake, the whole system: +75 % requests",

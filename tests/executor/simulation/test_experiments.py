@@ -33,8 +33,7 @@ MISSED: Mapping[str, str] = {
     "fair's mean difference ≤ vtc*": "device time is shared, the difference counts tokens: 5 % more",
     "fair's gap ≤ 2 requests, whatever the memory": "charged ahead: 3 of 127 that run",
     "fair's goodput ≥ fcfs": "at the knee headroom is kept from those over their share: 2.5 for 3",
-    "fair: ≥ 99 % of what is taken is in time": "rooms in memory are not foreseen yet",
-    "fair: Retry-After within ±25 %, nine in ten": "whoever comes first takes the place",
+    "fair: after bursts, Retry-After within ±25 % in nine of ten": "whether a row falls free is foreseen by mean answers",
 }
 
 
