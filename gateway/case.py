@@ -220,6 +220,7 @@ class Case:
             "tenant": self.who.tenant,
             "route": self.job.route,
             "model": self.job.model,
+            "service_class": self.job.service_class,
             "outcome": self.outcome,
             "reason": self.reason,
             "input_tokens": meters.input,

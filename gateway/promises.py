@@ -1,7 +1,7 @@
 """Promised, kept, broken: each request is judged once, at its end, and counted by class, tenant and hour.
 
-In memory, since this process started: the last `HOURS_MAX` hours, and no more than `ROWS_MAX` rows, of
-which whole hours go first, the oldest before the others.  The usage rows in the book keep every span of a
+In memory, since this process started: the last `HOURS_MAX` hours, and no more than `ROWS_MAX` rows beside
+those of the running hour (which are bounded by the configuration); whole hours go, the oldest first.  The usage rows in the book keep every span of a
 request for ever; what was promised at that time they do not hold.
 
 Refuses to know: when a promise is kept (`policies.classes`).  Holds names of tenants and counts alone.
@@ -70,8 +70,16 @@ Row = tuple[str, str]  # class, tenant
 class Promises:
     """Owned by one event loop."""
 
-    def __init__(self, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        clock_ms: Callable[[], int],
+        *,
+        hours_max: int = HOURS_MAX,
+        rows_max: int = ROWS_MAX,
+    ) -> None:
         self._clock_ms = clock_ms
+        self._hours_max = hours_max
+        self._rows_max = rows_max
         self.since_ms = clock_ms()
         self._hours: OrderedDict[int, dict[Row, Tally]] = OrderedDict()
 
@@ -79,7 +87,9 @@ class Promises:
         hour = self._clock_ms() // HOUR_MS
         rows = self._hours.setdefault(hour, {})
         rows.setdefault((service_class, tenant), Tally()).count(fate, judged)
-        while len(self._hours) > 1 and (len(self._hours) > HOURS_MAX or self._rows > ROWS_MAX):
+        while len(self._hours) > 1 and (
+            len(self._hours) > self._hours_max or self._rows > self._rows_max
+        ):
             self._hours.popitem(last=False)
 
     @property

@@ -16,6 +16,7 @@ from gateway.errors import invalid
 from gateway.house import House
 from gateway.lifecycle import standing_of, usable_models
 from gateway.service_classes import terms_view
+from policies import access
 from policies.facts import Credential, CredentialKind, Limits, Principal
 from tenants.book import Balance, Explanation, UsageRow
 from tenants.directory import BudgetTarget, KeyRecord
@@ -67,7 +68,7 @@ async def standing_view(house: House, who: Principal) -> dict[str, object]:
     if who.tenant is None:
         return {**_identity(who), "models": [], "classes": [], "limits": {}, "budgets": []}
     standing = standing_of(house, who)
-    service_class = standing.classes[0] if standing.classes else "-"
+    service_class = access.class_of(who, standing, None)
     dims = dimensions(who, "-", service_class)
     headroom = await house.tempo.headroom(scope_limits(standing, dims))
     balances = await house.book.balances(budget_accounts(standing, dims))
@@ -75,6 +76,7 @@ async def standing_view(house: House, who: Principal) -> dict[str, object]:
         **_identity(who),
         "models": [each.name for each in usable_models(house, who)],
         "classes": list(standing.classes),
+        "service_class": service_class,
         "class_terms": {
             name: terms_view(house.classes.named[name])
             for name in standing.classes

@@ -103,7 +103,9 @@ def test_a_tier_is_a_wish_and_the_answer_names_what_was_used(tmp_path: Path, pla
 def test_the_executor_knows_the_classes(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         assert [each.name for each in home.echo.terms] == ["critical", "interactive", "batch"]
-        terms = (await home.caller().get("/v1/me")).json()["class_terms"]
+        me = (await home.caller().get("/v1/me")).json()
+        terms = me["class_terms"]
+        assert me["service_class"] == "interactive"
         assert terms["interactive"] == {
             "kind": "weighted", "weight": 1.0, "ttft_ms": 60_000, "itl_ms": 60_000,
         }  # fmt: skip

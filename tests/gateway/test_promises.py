@@ -9,7 +9,7 @@ import pytest
 from executor.contract import Cause, Ended, Lane
 from gateway.case import Case, Job
 from gateway.errors import invalid, unavailable
-from gateway.promises import HOUR_MS, HOURS_MAX, ROWS_MAX, Promises, fate_of, times_of
+from gateway.promises import HOUR_MS, HOURS_MAX, Promises, fate_of, times_of
 from gateway.queue import Row, lag_max
 from policies.classes import Fate, Judged, Times, Verdict
 from policies.facts import Credential, CredentialKind, Principal
@@ -18,9 +18,9 @@ KEPT = Judged(Verdict.KEPT, Verdict.KEPT)
 ALICE = Principal("acme", None, "alice", "idp", Credential(CredentialKind.TOKEN, None))
 
 
-def register(start_ms: int = 10 * HOUR_MS) -> tuple[Promises, list[int]]:
-    now = [start_ms]
-    return Promises(lambda: now[0]), now
+def register(**bounds: int) -> tuple[Promises, list[int]]:
+    now = [10 * HOUR_MS]
+    return Promises(lambda: now[0], **bounds), now
 
 
 def test_every_grouping_comes_to_the_same_sums() -> None:
@@ -51,13 +51,13 @@ def test_old_hours_go_and_the_start_of_what_is_counted_is_told() -> None:
 
 
 def test_many_tenants_cost_hours_and_never_the_running_one() -> None:
-    promises, now = register()
+    promises, now = register(rows_max=50)
     promises.count("interactive", "acme", Fate.SERVED, KEPT)
     now[0] += HOUR_MS
-    for n in range(ROWS_MAX + 1):
+    for n in range(51):
         promises.count("interactive", str(n), Fate.SERVED, KEPT)
     assert len(promises.by(("hour",))) == 1
-    assert len(promises.by(("tenant",))) == ROWS_MAX + 1
+    assert len(promises.by(("tenant",))) == 51
     now[0] += HOUR_MS
     promises.count("interactive", "acme", Fate.SERVED, KEPT)
     assert promises.by(("tenant",)) == promises.by(("tenant",), tenant="acme")
