@@ -22,7 +22,7 @@ from executor.cost import Rates
 from executor.scheduler.accounts import Accounts, likely_ns, terms_of
 from executor.scheduler.filling import Filling, Order, order_of
 from executor.scheduler.foresight import Foresight
-from executor.scheduler.lanes import Band, Entry, Rank, rank_of
+from executor.scheduler.lanes import Band, Entry, Rank, Works, rank_of
 from executor.scheduler.prediction import Outputs
 from executor.scheduler.promises import Refusal, Room
 from executor.scheduler.protocol import Limits, Moment, Plan, W
@@ -73,7 +73,7 @@ class Fair(Generic[W]):
 
     @property
     def waiting(self) -> Collection[W]:
-        return [entry.work for entry in self._waiting.values()]
+        return Works(self._waiting)
 
     @property
     def running_count(self) -> int:

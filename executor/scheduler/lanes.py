@@ -6,7 +6,7 @@ Refuses to know: what is running, costs, room.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from operator import attrgetter
@@ -68,6 +68,24 @@ class Entry(Generic[W]):
         what of its tenant is over by now."""
         had = self.measured_ns / (self.weight * self.work.tenant_weight)
         return min(self.began + had, self.tenant.start)
+
+
+class Works(Collection[W]):
+    """The requests of some entries, without a list of them: thousands may wait."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Mapping[int, Entry[W]]) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[W]:
+        return (entry.work for entry in self._entries.values())
+
+    def __contains__(self, work: object) -> bool:
+        return any(each is work for each in self)
 
 
 class Band(Generic[W]):
