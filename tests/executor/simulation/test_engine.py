@@ -191,6 +191,38 @@ def test_a_full_house_sends_somebody_away() -> None:
     assert kinds == {Ending.OVER_SHARE: 25, Ending.FINISHED: 5}
 
 
+def test_the_newest_of_the_largest_backlog_makes_room() -> None:
+    limits = SMALL.limits()
+    engine = Engine(SMALL, FAIR.make(limits), limits, waiting_max=5)
+    offered = [Request(0, "many", 100, 20) for _ in range(10)] + [Request(0, "one", 100, 20)]
+    seen = simulate(engine, offered)
+    gone = [each.request.tenant for each in seen.outcomes if each.ending is Ending.OVER_SHARE]
+    assert gone == ["many"] * 6
+    assert len(seen.outcomes) == 11
+
+
+def test_what_began_in_time_does_not_expire() -> None:
+    limits = SMALL.limits()
+    engine = Engine(SMALL, FAIR.make(limits), limits)
+    [its] = simulate(engine, [Request(0, "t", 100, 50, queue_ns=NS // 10)]).outcomes
+    assert its.ending is Ending.FINISHED
+    assert its.ended_ns > NS
+
+
+def test_what_is_cancelled_in_a_step_says_nothing_at_its_end() -> None:
+    limits = SMALL.limits()
+
+    def run(cancel_ns: int | None) -> Run:
+        engine = Engine(SMALL, FAIR.make(limits), limits)
+        return simulate(engine, [Request(0, "t", 10, 9, cancel_ns=cancel_ns)])
+
+    [whole] = run(None).outcomes
+    [its] = run(whole.times_ns[3] - 1).outcomes
+    assert its.ending is Ending.CANCELLED
+    assert its.times_ns == whole.times_ns[:3]
+    assert its.ended_ns == whole.times_ns[3]
+
+
 def test_a_run_may_be_continued() -> None:
     requests = mixed(6, 8.0)
     limits = SMALL.limits()
