@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -69,7 +70,8 @@ _LANES: Sequence[tuple[str, str]] = (
 
 
 def lanes_table(seen: Any, at: datetime | None) -> Group:
-    """A lane a line, those with most waiting first.  `at` None: no clock."""
+    """A lane a line, those with most waiting first.  What is due is due to a tenant in all its classes
+    together; one that waits and has had less is yellow.  `at` None: no clock."""
     lanes = rows_of(seen, "lanes")
     columns = [each for each in _LANES if any(each[1] in lane for lane in lanes) or not lanes]
     several = len({str(lane.get("model")) for lane in lanes}) > 1
@@ -79,13 +81,14 @@ def lanes_table(seen: Any, at: datetime | None) -> Group:
     for title, name in columns:
         named = name in {"service_class", "tenant", "model"}
         drawn.add_column(title, justify="left" if named else "right", overflow="fold")
+    used: defaultdict[object, float] = defaultdict(float)
+    for lane in lanes:
+        used[lane.get("tenant")] += _number(lane, "share_used")
     for lane in lanes[:LANES_SHOWN]:
-        behind = _number(lane, "waiting") and _number(lane, "share_used") < _number(
-            lane, "share_due"
-        )
+        behind = used[lane.get("tenant")] < _number(lane, "share_due")
         drawn.add_row(
             *(Text(_cell(name, lane.get(name))) for _, name in columns),
-            style="yellow" if behind and "share_due" in lane else "",
+            style="yellow" if behind and _number(lane, "waiting") else "",
         )
     running = sum(_number(lane, "running") for lane in lanes)
     waiting = sum(_number(lane, "waiting") for lane in lanes)
