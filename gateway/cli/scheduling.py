@@ -83,9 +83,9 @@ def lanes_table(seen: Any, at: datetime | None) -> Group:
         drawn.add_column(title, justify="left" if named else "right", overflow="fold")
     used: defaultdict[object, float] = defaultdict(float)
     for lane in lanes:
-        used[lane.get("tenant")] += _number(lane, "share_used")
+        used[lane.get("model"), lane.get("tenant")] += _number(lane, "share_used")
     for lane in lanes[:LANES_SHOWN]:
-        behind = used[lane.get("tenant")] < _number(lane, "share_due")
+        behind = used[lane.get("model"), lane.get("tenant")] < _number(lane, "share_due")
         drawn.add_row(
             *(Text(_cell(name, lane.get(name))) for _, name in columns),
             style="yellow" if behind and _number(lane, "waiting") else "",
