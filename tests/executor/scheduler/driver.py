@@ -215,6 +215,8 @@ class House:
         out = {job.ticket for job in plan.preempted}
         assert not out & set(fed), "put out and fed in one step"
         assert plan.chunks or not self.alive, "nothing runs though somebody is here"
+        if not self.alive:
+            return
         got = {chunk.seq.ticket: chunk.count for chunk in plan.chunks}
         for job in decodes:
             assert job.ticket in out or got[job.ticket] == 1, "a decode was skipped"
@@ -228,7 +230,8 @@ class House:
             budget._left_ns -= rates.row_ns(chunk.count, chunk.seq.computed)
             budget._floor = max(0, budget._floor - chunk.count)
         assert budget._tokens_left >= 0, "more of prompts than a step may have"
-        self.full = budget.take(0, 1) == 0
+        # a prompt far on costs more a token: when that one has no time left, a step ends
+        self.full = budget.take(max(job.computed for job in self.alive.values()), 1) == 0
 
     def _check(self) -> None:
         running, waiting = list(self.queue.running), list(self.queue.waiting)

@@ -18,6 +18,7 @@ from tests.executor.scheduler import test_invariants as invariants
 from tests.executor.scheduler import test_shares as shares
 from tests.executor.scheduler.driver import Job
 
+pytestmark = pytest.mark.slow
 Patch = pytest.MonkeyPatch
 Break = Callable[[Patch], None]
 

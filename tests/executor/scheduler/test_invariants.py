@@ -17,7 +17,7 @@ from tests.executor.scheduler.histories import (
     start_times,
 )
 
-FEW = range(8)
+FEW = range(6)
 RECLAIMING = (0, 14, 33, 72, 73, 157)
 
 

@@ -158,6 +158,7 @@ def test_08_reserved_work_that_never_ends_lets_a_larger_request_than_the_rest_no
     assert house.served_ns["a"] - before > 0.1 * house.measured_ns
 
 
+@pytest.mark.slow
 def test_08_backfill_has_its_floor_and_owes_nothing_for_what_nobody_wanted() -> None:
     house = House()
     while house.now_ns < 20e9:
@@ -304,6 +305,7 @@ def test_16_many_small_requests_gain_nothing() -> None:
     assert parts(lambda house, _: house.keep(40, "trick", length=2, prompt_tokens=4), 500) < 1.1
 
 
+@pytest.mark.slow
 def test_16_several_classes_gain_nothing() -> None:
     def trick(house: House, step: int) -> None:
         house.keep(9, "trick", length=20, workload=("", "heavy", "batch")[step % 3])
@@ -337,6 +339,7 @@ def test_16_coming_one_at_a_time_sheds_no_debt() -> None:
     assert parts(trick, 500, house) < 1.1
 
 
+@pytest.mark.slow
 def test_16_aborting_and_asking_again_gains_nothing() -> None:
     def trick(house: House, step: int) -> None:
         house.keep(14, "trick", length=20)
