@@ -47,7 +47,6 @@ from executor.guesses import Guesser, Planned, choose
 from executor.inbox import Gone, Inbox
 from executor.outbox import Outbox
 from executor.positions import Positions
-from executor.scheduler.promises import Why
 from executor.scheduler.protocol import Chunk, Moment, Scheduler, admission_tokens
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits, scheduler_of
@@ -190,8 +189,8 @@ class Engine:
         if seq.leader is None:  # else it is part of a request that was let in
             refused = self._scheduler.refuses(seq, self._moment(now_ns))
             if refused is not None:
-                cause = Cause.BACKLOG if refused.why is Why.BACKLOG else Cause.OVERLOADED
-                self._end(seq.key, cause, now_ns, _LATE, refused.retry_ms, queued=False)
+                retry_ms = refused.retry_ms
+                self._end(seq.key, Cause.BACKLOG, now_ns, _LATE, retry_ms, queued=False)
                 return
         if self._scheduler.waiting_count >= self._settings.waiting_max:
             goes = self._scheduler.displaces(seq)

@@ -57,7 +57,9 @@ class Foresight(Generic[W]):
         """Some of them may have said their first word since the last time."""
         for work in running if self._guesses else ():
             if work.generated and (guess := self._guesses.pop(work.ticket, None)) is not None:
-                self._experience[work.workload].saw(guess.predicted_ns, now_ns - guess.at_ns)
+                self._experience[work.workload].saw(
+                    guess.predicted_ns, now_ns - guess.at_ns, now_ns
+                )
 
     def refuses(
         self, work: W, promised_ms: int, running: Iterable[Entry[W]], room: Room, moment: Moment
@@ -75,7 +77,7 @@ class Foresight(Generic[W]):
         )
         refused = refusal(
             predicted_ns,
-            self._experience[work.workload].factor,
+            self._experience[work.workload].factor(moment.now_ns),
             promised_ms * 1e6,
             moment.rates.row_ns(work.todo, 0) + moment.rates.step_ns,
             has_backlog=bool(own or waiting),

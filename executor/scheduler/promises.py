@@ -15,9 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from heapq import heapify, heapreplace
-from math import exp
+from math import exp, log
 from typing import Final, NamedTuple
 
 from executor.cost import Rates
@@ -27,21 +26,14 @@ RETRY_MS_MIN: Final = 50
 RETRY_MS_MAX: Final = 600_000
 _FACTOR_AT_FIRST, _FACTOR_MIN, _FACTOR_MAX = 1.5, 0.5, 6.0
 _PACE: Final = 0.1
+_FADE_NS: Final = 20e9
 _LAST_STEPS: Final = 2  # the one that is running, and the one that says the first token
-
-
-class Why(Enum):
-    """Whose doing it is that somebody is refused."""
-
-    BACKLOG = "backlog"  # its own tenant has too much here
-    PLATFORM = "platform"  # we cannot, though it is within its share
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`retry_ms`: when it would be taken, as far as can be known."""
+    """Too much of its own tenant's is here.  `retry_ms`: when it would be taken, as far as can be known."""
 
-    why: Why
     retry_ms: int
 
 
@@ -89,18 +81,26 @@ def first_token_ns(
 class Experience:
     """How predictions of one class came out: the factor by which `IN_TIME` of them are long enough.
     A step up for each that was too short, a ninety-ninth of it down for each that was not (the gradient
-    of the quantile's loss)."""
+    of the quantile's loss).  It fades: only those who are let in correct it, so what was learnt in a bad
+    minute would keep everybody out for ever."""
 
-    __slots__ = ("factor",)
+    __slots__ = ("_at_ns", "_factor")
 
     def __init__(self) -> None:
-        self.factor = _FACTOR_AT_FIRST
+        self._factor = _FACTOR_AT_FIRST
+        self._at_ns = 0
 
-    def saw(self, predicted_ns: float, taken_ns: float) -> None:
+    def factor(self, now_ns: int) -> float:
+        left = exp(-max(0, now_ns - self._at_ns) / _FADE_NS)
+        return _FACTOR_AT_FIRST * exp(log(self._factor / _FACTOR_AT_FIRST) * left)
+
+    def saw(self, predicted_ns: float, taken_ns: float, now_ns: int) -> None:
         """`predicted_ns` as it was without the factor."""
-        late = taken_ns > predicted_ns * self.factor
-        self.factor *= exp(_PACE * (IN_TIME if late else IN_TIME - 1))
-        self.factor = min(_FACTOR_MAX, max(_FACTOR_MIN, self.factor))
+        factor = self.factor(now_ns)
+        late = taken_ns > predicted_ns * factor
+        factor *= exp(_PACE * (IN_TIME if late else IN_TIME - 1))
+        self._factor = min(_FACTOR_MAX, max(_FACTOR_MIN, factor))
+        self._at_ns = max(now_ns, self._at_ns)
 
 
 def refusal(
@@ -111,13 +111,14 @@ def refusal(
     *,
     has_backlog: bool,
 ) -> Refusal | None:
-    """None: it will be in time, or was promised nothing.  The wait is what of the prediction, which runs
-    down as time does, is too much now."""
-    if predicted_ns * factor <= promised_ns or alone_ns > promised_ns:
+    """None: it will be in time, or was promised nothing, or its tenant has nothing here: then it would
+    not be earlier by coming later, and if it is late all the same that is our doing.  The wait is what of
+    the prediction, which runs down as time does, is too much now."""
+    if predicted_ns * factor <= promised_ns or alone_ns > promised_ns or not has_backlog:
         return None
     wait_ms = round((predicted_ns - promised_ns / factor) / 1e6)
     retry_ms = max(RETRY_MS_MIN, min(RETRY_MS_MAX, wait_ms))
-    return Refusal(Why.BACKLOG if has_backlog else Why.PLATFORM, retry_ms)
+    return Refusal(retry_ms)
 
 
 def left_to_say(expected: Sequence[tuple[int, int]]) -> list[int]:

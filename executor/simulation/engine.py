@@ -22,7 +22,6 @@ from random import Random
 from typing import NamedTuple
 
 from executor.cost import Share, StepTimes, attribute
-from executor.scheduler.promises import Why
 from executor.scheduler.protocol import Chunk, Limits, Moment, Scheduler, admission_tokens
 from executor.simulation.machine import Machine
 from executor.simulation.metrics_requests import Ending
@@ -187,8 +186,7 @@ class Engine:
         life = _Life(request, work)
         refused = self._scheduler.refuses(work, self._moment())
         if refused is not None:
-            over = refused.why is Why.BACKLOG
-            self._note(life, Ending.OVER_SHARE if over else Ending.NO_ROOM, refused.retry_ms)
+            self._note(life, Ending.OVER_SHARE, refused.retry_ms)
             self._turned_away(request, refused.retry_ms)
             return
         if self._waiting_max is not None and len(self._scheduler.waiting) >= self._waiting_max:

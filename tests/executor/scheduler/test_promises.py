@@ -10,7 +10,6 @@ from executor.scheduler.promises import (
     Experience,
     Refusal,
     Room,
-    Why,
     first_token_ns,
     left_to_say,
     refusal,
@@ -50,12 +49,12 @@ def test_the_step_is_at_least_what_it_costs_when_nothing_was_measured() -> None:
 def test_who_would_be_late_hears_when_it_would_not() -> None:
     assert refusal(100 * MS, 1.5, 150 * MS, 20 * MS, has_backlog=True) is None
     late = refusal(300 * MS, 1.5, 150 * MS, 20 * MS, has_backlog=True)
-    assert late == Refusal(Why.BACKLOG, 200)  # then it is 100 ms by the same prediction
-    ours = refusal(300 * MS, 1.5, 150 * MS, 20 * MS, has_backlog=False)
-    assert ours == Refusal(Why.PLATFORM, 200)
+    assert late == Refusal(200)  # then it is 100 ms by the same prediction
+    nothing_here = refusal(300 * MS, 1.5, 150 * MS, 20 * MS, has_backlog=False)
+    assert nothing_here is None, "coming later would not make it earlier"
     long_prompt = refusal(300 * MS, 1.5, 150 * MS, 151 * MS, has_backlog=True)
     assert long_prompt is None, "it was promised nothing"
-    assert refusal(151 * MS, 1.0, 150 * MS, 20 * MS, has_backlog=True) == Refusal(Why.BACKLOG, 50)
+    assert refusal(151 * MS, 1.0, 150 * MS, 20 * MS, has_backlog=True) == Refusal(50)
 
 
 def test_the_factor_covers_ninety_nine_of_a_hundred() -> None:
@@ -64,15 +63,24 @@ def test_the_factor_covers_ninety_nine_of_a_hundred() -> None:
     for count in range(20_000):
         taken = rng.lognormvariate(0, 0.3)
         if count > 2_000:
-            late += taken > learnt.factor
-        learnt.saw(1.0, taken)
+            late += taken > learnt.factor(0)
+        learnt.saw(1.0, taken, 0)
     assert 0.005 < late / 18_000 < 0.015
     for _ in range(10_000):
-        learnt.saw(1.0, 100.0)
-    assert learnt.factor == 6.0
+        learnt.saw(1.0, 100.0, 0)
+    assert learnt.factor(0) == 6.0
     for _ in range(10_000):
-        learnt.saw(1.0, 0.0)
-    assert learnt.factor == 0.5
+        learnt.saw(1.0, 0.0, 0)
+    assert learnt.factor(0) == 0.5
+
+
+def test_what_was_learnt_in_a_bad_minute_fades() -> None:
+    learnt = Experience()
+    for _ in range(100):
+        learnt.saw(1.0, 100.0, 0)
+    assert learnt.factor(0) == 6.0
+    assert 1.5 < learnt.factor(60_000_000_000) < 1.7
+    assert learnt.factor(-1) == 6.0, "a clock that steps back fades nothing"
 
 
 def test_nobody_is_expected_to_end_at_once() -> None:
