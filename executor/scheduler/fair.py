@@ -223,6 +223,8 @@ class Fair(Generic[W]):
         )
         if over and filling.blocked:
             return False
+        if residency.runs(entry.tenant.key) and not self._keeps_pace(entry, draft):
+            return False
         if draft.fits(work) and residency.admits(entry, over=over):
             return True
         if over:
@@ -231,6 +233,11 @@ class Fair(Generic[W]):
             return True
         filling.block(entry, drains=self._residency.drains(entry))
         return False
+
+    def _keeps_pace(self, entry: Entry[W], draft: Draft[W]) -> bool:
+        """What is promised between tokens bounds how many speak at once, but neither reserved work nor
+        who has nothing in flight is kept out for it."""
+        return order_of(entry.band) is Order.RESERVED or draft.keeps_pace(entry.work)
 
     def _let_in(self, entry: Entry[W], filling: Filling[W]) -> None:
         work = entry.work

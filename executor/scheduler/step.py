@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from copy import copy
 from itertools import chain
+from math import inf
 from typing import Generic
 
 from executor.cost import Rates, TimeBudget
@@ -30,6 +31,8 @@ class Draft(Generic[W]):
         "_budget",
         "_decodes",
         "_limits",
+        "_pace",
+        "_rates",
         "_readers",
         "_wake_ns",
         "admitted",
@@ -51,6 +54,8 @@ class Draft(Generic[W]):
         self.free = moment.free_blocks
         self._limits = limits
         self._budget = step_budget(running, moment.rates, limits)
+        self._rates = moment.rates
+        self._pace: tuple[float, float] | None = None  # a step of decodes alone; what was promised
         self._readers: Counter[int] | None = None  # of each block, if it was asked for
         self._decodes: list[Chunk[W]] = []
         self.fed: list[Chunk[W]] = []
@@ -76,6 +81,7 @@ class Draft(Generic[W]):
         assert self._readers is not None
         self._readers.subtract(seq.blocks)
         self.alive.remove(seq)
+        self._pace = None
         self.preempted.append(seq)
         self._decodes = [chunk for chunk in self._decodes if chunk.seq is not seq]
 
@@ -111,6 +117,16 @@ class Draft(Generic[W]):
         skip = seq.lent(self._limits.block_tokens) * self._limits.block_tokens
         return copy(self._budget).take(skip, seq.todo - skip) > 0
 
+    def keeps_pace(self, seq: W) -> bool:
+        """Whether, with it, a step of decodes alone still keeps the strictest promise between tokens of
+        those who would be in it."""
+        if self._pace is None:
+            alone_ns = sum(self._rates.row_ns(1, each.known) for each in self.alive)
+            self._pace = self._rates.step_ns + alone_ns, strictest_ns(self.alive, self._limits)
+        alone_ns, promised_ns = self._pace
+        promised_ns = min(promised_ns, strictest_ns((seq,), self._limits))
+        return alone_ns + self._rates.row_ns(1, seq.known) <= promised_ns
+
     def fits(self, seq: W) -> bool:
         """Whether there is a row and the memory for all that `seq` knows and one token more."""
         blocks, rows = self.short(seq)
@@ -130,6 +146,7 @@ class Draft(Generic[W]):
         if count > 0:
             self.free -= admission_blocks(seq, self._limits)
             self.alive.append(seq)
+            self._pace = None
             self.admitted.append(seq)
             self.open -= 1
             self.fed.append(Chunk(seq, count, lent))
@@ -159,13 +176,20 @@ def growth(seq: Work, limits: Limits) -> int:
     return max(0, limits.blocks(seq.computed + 1) - len(seq.blocks))
 
 
+def strictest_ns(seqs: Seq[Work], limits: Limits) -> float:
+    """What is promised between tokens to the strictest of them; infinite if nothing is."""
+    classes = {seq.workload for seq in seqs}
+    promised = [
+        each.itl_ms for each in limits.workloads if each.itl_ms is not None and each.name in classes
+    ]
+    return min(promised) * 1e6 if promised else inf
+
+
 def step_budget(running: Seq[Work], rates: Rates, limits: Limits) -> TimeBudget:
     """What prompts may take of the next step beside the decodes: until the strictest promise between
     tokens among those who decode, or `step_ms_max`.  SCHEDULER.md §2, step 5."""
     decoding = [seq for seq in running if seq.todo == 1]
-    promised = {each.name: each.itl_ms for each in limits.workloads}
-    ends = [itl for seq in decoding if (itl := promised.get(seq.workload)) is not None]
-    whole_ns = min([limits.step_ms_max, *ends]) * 1e6
+    whole_ns = min(limits.step_ms_max * 1e6, strictest_ns(decoding, limits))
     decodes_ns = sum(rates.row_ns(1, seq.computed) for seq in decoding)
     return TimeBudget(
         rates,

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from executor.contract import Workload
+from executor.cost import Rates, StepTimes
+from executor.settings import Settings
+from tests.executor.fakes import Clock, FakeRunner, Harness, job
+
+CLASSES = (
+    Workload(name="interactive", itl_ms=15),
+    Workload(name="batch", weight=None, floor=0.05),
+    Workload(name="critical", reserved=0.2, itl_ms=100),
+)
+
+
+class Known(StepTimes):
+    """10 ms a step and 1 ms a row: nothing is learnt."""
+
+    def __init__(self) -> None:
+        super().__init__(Rates(step_ns=10e6, token_ns=0.0, token_context_ns=0.0, sequence_ns=1e6))
+
+    def observe(self, rows: object, measured_ns: int) -> None: ...
+
+
+def rows_of(*asked: tuple[str, str], later: tuple[tuple[str, str], ...] = ()) -> int:
+    """How many of these (class, tenant) speak at once, when the later ones have come too."""
+    house = Harness(
+        FakeRunner(kv_blocks=400),
+        settings=Settings(speculation=False, check_invariants=True),
+        times=Known(),
+        clock=Clock(1_000_000),
+    )
+    house.terms(*CLASSES)
+    for request, (workload, tenant) in enumerate((*asked, *later), 1):
+        share = ((tenant, 1.0), ("u", 1.0))
+        house.submit(job(request, max_new_tokens=20, workload=workload, share=share))
+        if request >= len(asked):
+            house.step()
+            house.step()
+    running = house.engine.gauges.running
+    house.run()
+    return running
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows"),
+    (
+        ([("interactive", "a")] * 9, 5),
+        ([("batch", "a")] * 9, 9),
+        ([("interactive", "a")] * 5 + [("batch", "a")] * 4, 5),
+        ([("interactive", tenant) for tenant in "abcdefghi"], 9),
+    ),
+    ids=(
+        "until the promise would be broken",
+        "nothing promised",
+        "the promise of others counts",
+        "who has nothing in flight comes in",
+    ),
+)
+def test_the_promise_between_tokens_bounds_who_speaks_at_once(
+    asked: list[tuple[str, str]], rows: int
+) -> None:
+    assert rows_of(*asked) == rows
+
+
+def test_reserved_work_is_not_kept_out_for_it() -> None:
+    full = [("interactive", "a")] * 9
+    assert rows_of(*full, later=(("interactive", "a"), ("batch", "a"))) == 5
+    assert rows_of(*full, later=(("critical", "a"), ("critical", "a"))) == 7
