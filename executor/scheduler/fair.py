@@ -274,9 +274,10 @@ class Fair(Generic[W]):
         return self._residency.share(entry.tenant.weight, self._accounts.tenants.weight)
 
     def _victims(self) -> list[Entry[W]]:
-        over = {one.tenant.key for one in self._running.values() if self._is_over(one)}
+        running = self._running.values()
+        over = self._residency.could_lose(running, self._accounts.tenants.weight)
         ranks = [band.rank for band in self._bands.values() if band.count]
-        return able(self._running.values(), over, min(ranks, default=Rank.BACKFILL))
+        return able(running, over, min(ranks, default=Rank.BACKFILL))
 
     def _is_over(self, entry: Entry[W]) -> bool:
         return self._residency.is_over(entry.tenant.key, self._share(entry))

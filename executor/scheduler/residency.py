@@ -135,6 +135,21 @@ class Residency(Generic[W]):
             or held >= share * self.limits.seqs
         )
 
+    def could_lose(self, running: Iterable[Entry[W]], active_weight: float) -> set[str]:
+        """Tenants that are over their share, and not with one thing alone, unless that is large.  As
+        `share` and `is_over` say, for all at once: a full house is asked in every step."""
+        seqs, blocks = self.limits.seqs, self.limits.blocks_total
+        whole = active_weight + self._recent_weight
+        found: set[str] = set()
+        for one in running:
+            key, weight = one.tenant.key, one.tenant.weight
+            part = max(weight / whole if whole > weight else 1.0, 1 / seqs)
+            rows, held = self._rows[key], self._blocks[key]
+            large = held > part * blocks if rows == 1 else held >= part * blocks
+            if large or (rows > 1 and rows >= part * seqs):
+                found.add(key)
+        return found
+
     def admits(self, entry: Entry[W], *, over: bool) -> bool:
         """Whether the rules let it in; `Draft.fits` says whether it can be."""
         blocks, rows = self.short(entry, over=over)

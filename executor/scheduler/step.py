@@ -120,12 +120,20 @@ class Draft(Generic[W]):
     def keeps_pace(self, seq: W) -> bool:
         """Whether, with it, a step of decodes alone still keeps the strictest promise between tokens of
         those who would be in it."""
+        if all(each.itl_ms is None for each in self._limits.workloads):
+            return True
         if self._pace is None:
-            alone_ns = sum(self._rates.row_ns(1, each.known) for each in self.alive)
-            self._pace = self._rates.step_ns + alone_ns, strictest_ns(self.alive, self._limits)
-        alone_ns, promised_ns = self._pace
-        promised_ns = min(promised_ns, strictest_ns((seq,), self._limits))
-        return alone_ns + self._rates.row_ns(1, seq.known) <= promised_ns
+            decodes_ns = sum(self._rates.row_ns(1, each.known) for each in self.alive)
+            self._pace = self._rates.step_ns + decodes_ns, strictest_ns(self.alive, self._limits)
+        decodes_ns, promised_ns = self._paced(seq)
+        return decodes_ns <= promised_ns
+
+    def _paced(self, seq: W) -> tuple[float, float]:
+        """With it: what a step of decodes takes, what is promised between tokens."""
+        assert self._pace is not None
+        decodes_ns, promised_ns = self._pace
+        row_ns = self._rates.row_ns(1, seq.known)
+        return decodes_ns + row_ns, min(promised_ns, strictest_ns((seq,), self._limits))
 
     def fits(self, seq: W) -> bool:
         """Whether there is a row and the memory for all that `seq` knows and one token more."""
@@ -146,7 +154,8 @@ class Draft(Generic[W]):
         if count > 0:
             self.free -= admission_blocks(seq, self._limits)
             self.alive.append(seq)
-            self._pace = None
+            if self._pace is not None:
+                self._pace = self._paced(seq)
             self.admitted.append(seq)
             self.open -= 1
             self.fed.append(Chunk(seq, count, lent))
