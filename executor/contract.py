@@ -192,6 +192,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     recomputed_ns: int = 0
     preemptions: int = 0
     detail: str = ""
+    promised: bool = True  # False: its prompt alone takes longer than its class is promised
     retry_ms: int | None = None  # of BACKLOG and OVERLOADED: when it would be taken
 
 

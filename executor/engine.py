@@ -47,6 +47,8 @@ from executor.guesses import Guesser, Planned, choose
 from executor.inbox import Gone, Inbox
 from executor.outbox import Outbox
 from executor.positions import Positions
+from executor.scheduler.accounts import terms_of
+from executor.scheduler.promises import can_promise
 from executor.scheduler.protocol import Chunk, Moment, Scheduler, admission_tokens
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits, scheduler_of
@@ -186,6 +188,9 @@ class Engine:
     def _enqueue(self, seq: Sequence, now_ns: int) -> None:
         if self._siblings.hold(seq):
             return
+        promised_ms = terms_of(self._limits.workloads, seq.workload).ttft_ms
+        rates = self._times.rates
+        seq.promised = promised_ms is None or can_promise(seq.todo, promised_ms, rates)
         if seq.leader is None:  # else it is part of a request that was let in
             refused = self._scheduler.refuses(seq, self._moment(now_ns))
             if refused is not None:

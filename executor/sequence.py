@@ -52,6 +52,7 @@ class Sequence:
         "plain_greedy",
         "position",
         "preemptions",
+        "promised",
         "prompt_tokens",
         "recomputed_ns",
         "shared",
@@ -86,6 +87,7 @@ class Sequence:
         self.generation = 0
         self.position: int | None = None  # what the gateway was last told
         self.preemptions = 0
+        self.promised = True  # nothing, or what can be kept for a prompt of its length
         self.phase = Phase.QUEUED
         self.since_ns = now_ns
         self.spans_ns = [0, 0, 0]
@@ -222,6 +224,7 @@ class Sequence:
             preemptions=self.preemptions,
             detail=detail,
             retry_ms=retry_ms,
+            promised=self.promised,
         )
 
 

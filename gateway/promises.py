@@ -145,15 +145,17 @@ def times_of(case: Case) -> Times:
     between, which that clock leaves out, it is the time until the end."""
     closed_ns = case.closed_ns or case.received_ns
     life_ns = closed_ns - case.received_ns
+    promised = all(each.promised for each in case.ended.values())
     if case.first_token_ns is None:
-        return Times(life_ns)
+        return Times(life_ns, promised=promised)
     decodes = [
         (closed_ns - case.first_token_ns if each.preemptions else each.decode_ns, each.generated)
         for each in case.ended.values()
         if each.generated > 1
     ]
     decode_ns, tokens = max(decodes, key=lambda one: one[0] / (one[1] - 1), default=(0, 0))
-    return Times(life_ns, case.first_token_ns - case.received_ns, decode_ns, tokens)
+    ttft_ns = case.first_token_ns - case.received_ns
+    return Times(life_ns, ttft_ns, decode_ns, tokens, promised)
 
 
 def class_of(case: Case, named: Mapping[str, ServiceClass]) -> ServiceClass | None:

@@ -112,12 +112,14 @@ class Fate(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Times:
     """`ttft_ns`: from arrival until the first token left; None if none did.  `life_ns`: from arrival to
-    the last word.  `decode_ns`: from the first token to the last of `tokens`."""
+    the last word.  `decode_ns`: from the first token to the last of `tokens`.  `promised`: False where
+    the prompt alone takes longer than the first token is promised: then that is promised nothing."""
 
     life_ns: int
     ttft_ns: int | None = None
     decode_ns: int = 0
     tokens: int = 0
+    promised: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def judge(promised: ServiceClass, fate: Fate, times: Times) -> Judged:
 
 
 def _ttft(promised_ms: int | None, times: Times, *, lost: bool) -> Verdict:
-    if promised_ms is None:
+    if promised_ms is None or not times.promised:
         return Verdict.NONE
     if times.ttft_ns is not None:
         return _within(times.ttft_ns, promised_ms)

@@ -16,6 +16,7 @@ from executor.scheduler.promises import (
     Experience,
     Refusal,
     Room,
+    can_promise,
     first_token_ns,
     left_to_say,
     refusal,
@@ -65,6 +66,8 @@ class Foresight(Generic[W]):
         self, work: W, promised_ms: int, running: Iterable[Entry[W]], room: Room, moment: Moment
     ) -> Refusal | None:
         """`running`: its tenant's.  Who is not refused is watched."""
+        if not can_promise(work.todo, promised_ms, moment.rates):
+            return None
         own = list(running)
         waiting = self._waiting.get(_key(work), {})
         predicted_ns = first_token_ns(
@@ -79,7 +82,6 @@ class Foresight(Generic[W]):
             predicted_ns,
             self._experience[work.workload].factor(moment.now_ns),
             promised_ms * 1e6,
-            moment.rates.row_ns(work.todo, 0) + moment.rates.step_ns,
             has_backlog=bool(own or waiting),
         )
         if refused is None:

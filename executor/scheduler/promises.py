@@ -103,18 +103,18 @@ class Experience:
         self._at_ns = max(now_ns, self._at_ns)
 
 
+def can_promise(prompt_tokens: int, promised_ms: int, rates: Rates) -> bool:
+    """Whether it would be in time on an empty machine."""
+    return rates.row_ns(prompt_tokens, 0) + rates.step_ns <= promised_ms * 1e6
+
+
 def refusal(
-    predicted_ns: float,
-    factor: float,
-    promised_ns: float,
-    alone_ns: float,
-    *,
-    has_backlog: bool,
+    predicted_ns: float, factor: float, promised_ns: float, *, has_backlog: bool
 ) -> Refusal | None:
-    """None: it will be in time, or was promised nothing, or its tenant has nothing here: then it would
-    not be earlier by coming later, and if it is late all the same that is our doing.  The wait is what of
+    """None: it will be in time, or its tenant has nothing here: then it would not be earlier by coming
+    later, and if it is late all the same that is our doing.  The wait is what of
     the prediction, which runs down as time does, is too much now."""
-    if predicted_ns * factor <= promised_ns or alone_ns > promised_ns or not has_backlog:
+    if predicted_ns * factor <= promised_ns or not has_backlog:
         return None
     wait_ms = round((predicted_ns - promised_ns / factor) / 1e6)
     retry_ms = max(RETRY_MS_MIN, min(RETRY_MS_MAX, wait_ms))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from executor.contract import Cause, Workload
-from executor.cost import StepTimes
+from executor.cost import Rates, StepTimes
 from executor.settings import Settings
 from tests.executor.fakes import FREE, Clock, FakeRunner, Harness, job
 
@@ -37,6 +37,21 @@ def test_who_would_be_late_by_its_own_backlog_hears_it_at_once_and_when_to_come(
     assert all(house.ended(n).generated == 0 and not house.ended(n).device_ns for n in late)
     assert house.ended(40).cause is Cause.LENGTH, "another tenant's backlog is not its own"
     house.assert_empty()
+
+
+def test_a_prompt_too_long_for_the_promise_is_let_in_and_told_so() -> None:
+    house = Harness(
+        FakeRunner(kv_blocks=400, block_tokens=4, context_tokens=64),
+        settings=Settings(seqs_max=2, speculation=False, check_invariants=True),
+        times=StepTimes(Rates(step_ns=1e6, token_ns=1e6, token_context_ns=0.0)),
+        clock=Clock(1_000_000),
+    )
+    house.terms(Workload(name="interactive", ttft_ms=10))
+    house.submit(job(1, PROMPT, max_new_tokens=4, **share("a")))
+    house.submit(job(2, (1, 2), max_new_tokens=4, **share("a")))
+    house.run()
+    assert [house.ended(n).promised for n in (1, 2)] == [False, True]
+    assert house.ended(1).cause is Cause.LENGTH
 
 
 def test_who_was_promised_nothing_waits() -> None:

@@ -104,6 +104,8 @@ def test_times_are_those_of_the_slowest_choice() -> None:
     assert times_of(case(quick, slow, one, **seen)) == Times(8_000, 500, 80, 3)
     assert times_of(case(one, **seen)) == Times(8_000, 500)
     assert times_of(case(closed_ns=9_000)) == Times(8_000)
+    long = last(Cause.STOP, generated=1, promised=False)
+    assert times_of(case(quick, long, **seen)) == Times(8_000, 500, 100, 11, promised=False)
     back = last(Cause.STOP, generated=3, decode_ns=80, preemptions=1)
     assert times_of(case(quick, back, **seen)) == Times(8_000, 500, 7_500, 3)
 

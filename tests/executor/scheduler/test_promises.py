@@ -10,6 +10,7 @@ from executor.scheduler.promises import (
     Experience,
     Refusal,
     Room,
+    can_promise,
     first_token_ns,
     left_to_say,
     refusal,
@@ -47,14 +48,17 @@ def test_the_step_is_at_least_what_it_costs_when_nothing_was_measured() -> None:
 
 
 def test_who_would_be_late_hears_when_it_would_not() -> None:
-    assert refusal(100 * MS, 1.5, 150 * MS, 20 * MS, has_backlog=True) is None
-    late = refusal(300 * MS, 1.5, 150 * MS, 20 * MS, has_backlog=True)
+    assert refusal(100 * MS, 1.5, 150 * MS, has_backlog=True) is None
+    late = refusal(300 * MS, 1.5, 150 * MS, has_backlog=True)
     assert late == Refusal(200)  # then it is 100 ms by the same prediction
-    nothing_here = refusal(300 * MS, 1.5, 150 * MS, 20 * MS, has_backlog=False)
+    nothing_here = refusal(300 * MS, 1.5, 150 * MS, has_backlog=False)
     assert nothing_here is None, "coming later would not make it earlier"
-    long_prompt = refusal(300 * MS, 1.5, 150 * MS, 151 * MS, has_backlog=True)
-    assert long_prompt is None, "it was promised nothing"
-    assert refusal(151 * MS, 1.0, 150 * MS, 20 * MS, has_backlog=True) == Refusal(50)
+    assert refusal(151 * MS, 1.0, 150 * MS, has_backlog=True) == Refusal(50)
+
+
+def test_a_prompt_that_takes_longer_alone_is_promised_nothing() -> None:
+    assert can_promise(400, 50, RATES)
+    assert not can_promise(401, 50, RATES)
 
 
 def test_the_factor_covers_ninety_nine_of_a_hundred() -> None:
