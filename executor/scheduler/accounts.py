@@ -8,9 +8,9 @@ Backfill has a clock of its own, since it is served when the others leave someth
 to both, the others' work to theirs alone, so that who has had its share of the rest is not the last in
 backfill for ever.
 
-On admission a request's probable cost is charged ahead (else a burst would be let in before its first
-cost is known); what is measured beyond that is charged as it happens, and what was charged too much is
-given back at the end.  So refund + charge = measured, exactly once it is over.
+On admission the cost of a request's prompt is charged ahead, since it is known (else a burst of long
+prompts would be let in before their first cost is); what is measured beyond that is charged as it happens:
+how long an answer will be is a guess.  What was charged too much is given back at the end.  So refund + charge = measured, exactly once it is over.
 
 Refuses to know: room, order, steps.
 """
@@ -42,14 +42,11 @@ class Clock:
             users = self.users[tenant] = Level()
         return Seat(self.tenants.enter(tenant, weight), users.enter(user, user_weight))
 
-    def close(self, seat: Seat) -> bool:
-        """True if its tenant has nothing here any more."""
+    def close(self, seat: Seat) -> None:
         self.users[seat.tenant.key].leave(seat.user)
         self.tenants.leave(seat.tenant)
-        if seat.tenant.holds:
-            return False
-        del self.users[seat.tenant.key]
-        return True
+        if not seat.tenant.holds:
+            del self.users[seat.tenant.key]
 
     def wait(self, seat: Seat) -> None:
         """Nobody has credit for the time when nothing waited."""
@@ -114,7 +111,7 @@ class Accounts(Generic[W]):
     def serve(
         self,
         entry: Entry[W],
-        likely_ns: float,
+        known_ns: float,
         bands: Iterable[Band[W]],
         aside: Iterable[tuple[Band[W], Flow[str]]],
     ) -> None:
@@ -131,8 +128,8 @@ class Accounts(Generic[W]):
             self._main.advance(entry.main, entry.main.tenant.start)
         weight = entry.weight * entry.work.tenant_weight
         entry.began = entry.tenant.start - entry.charged_ns / weight
-        if likely_ns > entry.charged_ns:
-            self._charge(entry, likely_ns - entry.charged_ns)
+        if known_ns > entry.charged_ns:
+            self._charge(entry, known_ns - entry.charged_ns)
 
     def move(self, entry: Entry[W], band: Band[W], *, waits: bool) -> None:
         """Its class is another sort of class from now on."""
@@ -163,8 +160,8 @@ class Accounts(Generic[W]):
         if entry.measured_ns > entry.charged_ns:
             self._charge(entry, entry.measured_ns - entry.charged_ns)
 
-    def close(self, entry: Entry[W], bands: Iterable[Band[W]]) -> bool:
-        """It is over: the account is put right.  True if its tenant has nothing here any more."""
+    def close(self, entry: Entry[W], bands: Iterable[Band[W]]) -> None:
+        """It is over: the account is put right."""
         if entry.charged_ns > entry.measured_ns:
             self._charge(entry, entry.measured_ns - entry.charged_ns)
             for band in bands:
@@ -172,13 +169,12 @@ class Accounts(Generic[W]):
                 seat = entry.seat if own else entry.main
                 if seat is not None:
                     band.refresh(seat)
-        return self._leave(entry)
+        self._leave(entry)
 
-    def _leave(self, entry: Entry[W]) -> bool:
-        if entry.main is None:
-            return self._main.close(entry.seat)
-        self._backfill.close(entry.seat)
-        return self._main.close(entry.main)
+    def _leave(self, entry: Entry[W]) -> None:
+        self._clock(entry).close(entry.seat)
+        if entry.main is not None:
+            self._main.close(entry.main)
 
     def _clock(self, entry: Entry[W]) -> Clock:
         return self._main if entry.main is None else self._backfill
@@ -190,13 +186,9 @@ class Accounts(Generic[W]):
             self._main.charge(entry.main, entry, cost_ns)
 
 
-def likely_ns(work: W, expected_tokens: int, rows: int, rates: Rates) -> float:
-    """What a request will probably cost from here on, beside `rows` others."""
-    fixed_ns = rates.step_ns / (rows + 1)
-    prompt_ns = rates.row_ns(work.todo, work.computed)
-    ahead = max(0, expected_tokens - work.known)
-    middle = (work.known + expected_tokens) // 2
-    return fixed_ns * (1 + ahead) + prompt_ns + ahead * rates.row_ns(1, middle)
+def prompt_ns(work: W, rows: int, rates: Rates) -> float:
+    """What computing its prompt will cost, beside `rows` others."""
+    return rates.step_ns / (rows + 1) + rates.row_ns(work.todo, work.computed)
 
 
 def terms_of(workloads: tuple[Workload, ...], name: str) -> Workload:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Generic
 
 from executor.cost import Rates
-from executor.scheduler.accounts import Accounts, likely_ns, terms_of
+from executor.scheduler.accounts import Accounts, prompt_ns, terms_of
 from executor.scheduler.filling import Filling, Order, order_of
 from executor.scheduler.foresight import Foresight
 from executor.scheduler.lanes import Band, Entry, Rank, Works, rank_of
@@ -37,14 +37,12 @@ _FLOOR_WINDOW_NS: Final = 60e9
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """`headroom`: of memory and rows, closed to those over their share.  `recompute`: the part of the time
-    that may be computed twice.  `recall_ms`: so long an idle tenant still counts among those who share.  `ahead_ms`:
-    of device time that the others would need to make up what a tenant had before them; from there on it
-    is over its share, whatever it holds."""
+    that may be computed twice.  `ahead_ms`: of device time that the others would need to make up what a
+    tenant had before them; from there on it is over its share, whatever it holds."""
 
-    headroom: float = 0.2
+    headroom: float = 0.15
     recompute: float = 0.05
-    recall_ms: int = 30_000
-    ahead_ms: float = 10_000.0
+    ahead_ms: float = 20_000.0
 
 
 class Fair(Generic[W]):
@@ -55,9 +53,7 @@ class Fair(Generic[W]):
         self._limits = limits
         self._accounts: Accounts[W] = Accounts(self._tuning.ahead_ms * 1e6)
         self._outputs = Outputs()
-        self._residency: Residency[W] = Residency(
-            limits, self._tuning.headroom, self._tuning.recall_ms * 1_000_000
-        )
+        self._residency: Residency[W] = Residency(limits, self._tuning.headroom)
         self._allowance = Allowance(self._tuning.recompute)
         self._bands: dict[str, Band[W]] = {}
         self._waiting: dict[int, Entry[W]] = {}
@@ -65,7 +61,6 @@ class Fair(Generic[W]):
         self._foresight: Foresight[W] = Foresight()
         self._step_ns = 0  # measured since the last plan
         self._contended = False  # somebody but backfill waited in the last plan
-        self._now_ns = 0
 
     @property
     def running(self) -> Seq[W]:
@@ -84,8 +79,6 @@ class Fair(Generic[W]):
         return len(self._waiting)
 
     def add(self, seq: W, now_ns: int) -> None:
-        self._now_ns = now_ns
-        self._residency.back(seq.tenant)
         self._queue(self._accounts.open(seq, self._band(seq.workload)))
 
     def refuses(self, seq: W, moment: Moment) -> Refusal | None:
@@ -117,8 +110,7 @@ class Fair(Generic[W]):
             self._end(entry)
             self._outputs.saw(seq.tenant, seq.user, seq.generated)
         self._foresight.ends(entry)
-        if self._accounts.close(entry, self._bands.values()):
-            self._residency.idle(seq.tenant, entry.tenant.weight, self._now_ns)
+        self._accounts.close(entry, self._bands.values())
 
     def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
         entry = self._running[seq.ticket]
@@ -142,8 +134,6 @@ class Fair(Generic[W]):
                     self._accounts.move(entry, self._bands[name], waits=waits)
 
     def plan(self, moment: Moment) -> Plan[W]:
-        self._now_ns = moment.now_ns
-        self._residency.recall(moment.now_ns)
         self._foresight.hears(self.running, moment.now_ns)
         self._residency.grow(self._running.values())
         self._earn()
@@ -243,9 +233,9 @@ class Fair(Generic[W]):
         work = entry.work
         self._accounts.go(entry)
         del self._waiting[entry.ticket]
-        likely = likely_ns(work, entry.expected_tokens, len(self._running), filling.moment.rates)
-        likely = entry.charged_ns if work.preemptions else likely
-        self._accounts.serve(entry, likely, self._bands.values(), filling.aside)
+        known_ns = prompt_ns(work, len(self._running), filling.moment.rates)
+        known_ns = entry.charged_ns if work.preemptions else known_ns
+        self._accounts.serve(entry, known_ns, self._bands.values(), filling.aside)
         self._foresight.starts(entry)
         self._residency.begin(entry)
         for band in self._bands.values():

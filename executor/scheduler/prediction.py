@@ -1,7 +1,7 @@
 """How long an answer will be: what a user's last ones were, as a fading mean and spread.
 
-Only a guess, and never the client's wish: it decides what is charged ahead and how much memory is set
-aside, and both are put right by what happens.  Nobody gains by being guessed wrong (SCHEDULER.md §1,
+Only a guess, and never the client's wish: it decides how much memory is set aside,
+and that is put right by what happens.  Nobody gains by being guessed wrong (SCHEDULER.md §1,
 Equinox: a predictor must not enter fairness).
 Refuses to know: requests, tokens' values.
 """

@@ -12,7 +12,7 @@ Refuses to know: start times, what waits.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Generic
 
@@ -22,16 +22,13 @@ from executor.scheduler.protocol import Limits, W
 
 
 class Residency(Generic[W]):
-    """`recall_ns`: so long after its last request a tenant still counts as one of those who share."""
+    """`headroom`: the part of memory and rows that is closed to those over their share."""
 
     __slots__ = (
         "_blocks",
         "_class_blocks",
         "_class_rows",
         "_peak",
-        "_recall_ns",
-        "_recent",
-        "_recent_weight",
         "_rows",
         "_running",
         "committed",
@@ -39,19 +36,16 @@ class Residency(Generic[W]):
         "limits",
     )
 
-    def __init__(self, limits: Limits, headroom: float, recall_ns: int) -> None:
+    def __init__(self, limits: Limits, headroom: float) -> None:
         self.limits = limits
         self.headroom = headroom
         self.committed = 0
         self._running: dict[int, Entry[W]] = {}
         self._peak: Peak | None = None  # of all that run, until they change
-        self._recall_ns = recall_ns
         self._blocks: Counter[str] = Counter()
         self._rows: Counter[str] = Counter()
         self._class_blocks: Counter[str] = Counter()
         self._class_rows: Counter[str] = Counter()
-        self._recent: OrderedDict[str, tuple[float, int]] = OrderedDict()  # weight, until
-        self._recent_weight = 0.0
 
     @property
     def rows(self) -> int:
@@ -84,30 +78,10 @@ class Residency(Generic[W]):
         tokens = max(entry.expected_tokens, entry.work.known + 1)
         return min(self.limits.blocks(tokens), self.limits.blocks_total)
 
-    def idle(self, tenant: str, weight: float, now_ns: int) -> None:
-        """Its last request is gone."""
-        self.back(tenant)
-        self._recent[tenant] = (weight, now_ns + self._recall_ns)
-        self._recent_weight += weight
-
-    def back(self, tenant: str) -> None:
-        known = self._recent.pop(tenant, None)
-        if known is not None:
-            self._recent_weight -= known[0]
-
-    def recall(self, now_ns: int) -> None:
-        """Forget those who have been away for long."""
-        while self._recent:
-            tenant, (_, until_ns) = next(iter(self._recent.items()))
-            if until_ns > now_ns:
-                return
-            self.back(tenant)
-        self._recent_weight = 0.0
-
     def share(self, weight: float, active_weight: float) -> float:
-        """The part of the machine that is due to a tenant of `weight` among those who are here, or were
-        a moment ago; a row's at least, else everybody were over whose only request runs."""
-        part = weight / max(weight, active_weight + self._recent_weight)
+        """The part of the machine that is due to a tenant of `weight` among those who are here; a row's at
+        least, else everybody were over whose only request runs."""
+        part = weight / max(weight, active_weight)
         return min(1.0, max(part, 1 / self.limits.seqs))
 
     def runs(self, tenant: str) -> int:
@@ -139,11 +113,10 @@ class Residency(Generic[W]):
         """Tenants that are over their share, and not with one thing alone, unless that is large.  As
         `share` and `is_over` say, for all at once: a full house is asked in every step."""
         seqs, blocks = self.limits.seqs, self.limits.blocks_total
-        whole = active_weight + self._recent_weight
         found: set[str] = set()
         for one in running:
             key, weight = one.tenant.key, one.tenant.weight
-            part = max(weight / whole if whole > weight else 1.0, 1 / seqs)
+            part = max(weight / active_weight if active_weight > weight else 1.0, 1 / seqs)
             rows, held = self._rows[key], self._blocks[key]
             large = held > part * blocks if rows == 1 else held >= part * blocks
             if large or (rows > 1 and rows >= part * seqs):

@@ -17,11 +17,14 @@ from collections.abc import Sequence as Seq
 from copy import copy
 from itertools import chain
 from math import inf
-from typing import Generic
+from typing import Final, Generic
 
 from executor.cost import Rates, TimeBudget
 from executor.scheduler.batching import newcomers
 from executor.scheduler.protocol import Chunk, Limits, Moment, Plan, W, Work, admission_tokens
+
+AIM: Final = 0.95
+"""Of what is promised between tokens: a step takes a little more or less than is expected."""
 
 
 class Draft(Generic[W]):
@@ -186,12 +189,12 @@ def growth(seq: Work, limits: Limits) -> int:
 
 
 def strictest_ns(seqs: Seq[Work], limits: Limits) -> float:
-    """What is promised between tokens to the strictest of them; infinite if nothing is."""
+    """What to aim at between tokens for the strictest promise among them; infinite if there is none."""
     classes = {seq.workload for seq in seqs}
     promised = [
         each.itl_ms for each in limits.workloads if each.itl_ms is not None and each.name in classes
     ]
-    return min(promised) * 1e6 if promised else inf
+    return AIM * min(promised) * 1e6 if promised else inf
 
 
 def step_budget(running: Seq[Work], rates: Rates, limits: Limits) -> TimeBudget:

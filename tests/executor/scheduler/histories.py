@@ -51,7 +51,6 @@ def house_of(rng: Random) -> House:
     tuning = Tuning(
         headroom=rng.choice([0.0, 0.2, 0.5]),
         recompute=rng.choice([0.0, 0.05, 0.5]),
-        recall_ms=rng.choice([0, 100, 30_000]),
         ahead_ms=rng.choice([0.0, 100.0, 10_000.0]),
     )
     fair: Fair[Job] = Fair(limits, tuning)

@@ -17,7 +17,7 @@ from tests.executor.scheduler.histories import (
     start_times,
 )
 
-FEW = (0, 1, 3, 5, 7, 8)
+FEW = (0, 1, 3, 5, 8, 13)
 RECLAIMING = (0, 14, 33, 72, 73, 157)
 
 

@@ -8,7 +8,7 @@ from executor.settings import Settings
 from tests.executor.fakes import Clock, FakeRunner, Harness, job
 
 CLASSES = (
-    Workload(name="interactive", itl_ms=15),
+    Workload(name="interactive", itl_ms=16),
     Workload(name="batch", weight=None, floor=0.05),
     Workload(name="critical", reserved=0.2, itl_ms=100),
 )

@@ -230,23 +230,38 @@ def test_09_the_first_critical_request_of_all_is_before_the_others() -> None:
     assert first.began_step == 0
 
 
+def test_08_a_begun_prompt_goes_on_beside_newcomers() -> None:
+    """It was charged for ahead, whole: by that it would stand behind everybody until they had as much."""
+    true = Rates(step_ns=1e6, token_ns=1e6, token_context_ns=0.0)
+    house = House(
+        limits(workloads=(), seqs=64, blocks_total=4000, step_ms_max=20, chunk_tokens_min=1),
+        true=true,
+    )
+    long = house.add(tenant="long", tenant_weight=0.25, prompt_tokens=600, length=1)
+    house.step()
+    for _ in range(60):
+        house.keep(4, "many", prompt_tokens=20, length=1)
+        house.step()
+    assert long.computed > 0.6 * 0.2 * 60 * 19, "its share is a fifth of the time"
+
+
 # Headroom
 
 
 def test_room_kept_for_newcomers_is_found_however_many_wait() -> None:
-    """Forty with a row each, which is their share while a large tenant is away for a moment; 32 of their
+    """Forty with a row each, which is their share beside a large tenant that asks for little; 32 of their
     heads in vain hid it."""
     house = House(limits(workloads=(), seqs=64, blocks_total=4000))
-    house.add(tenant="large", tenant_weight=100.0, length=1)
+    house.add(tenant="large", tenant_weight=100.0, length=3000, max_new_tokens=3000)
     house.step()
-    for _ in range(50):
+    for _ in range(30):
         for n in range(40):
             house.keep(2, f"t{n}", length=40)
         house.step()
     assert len(house.queue.running) < 64
     newcomer = house.add(tenant="new", length=3)
     flow = house.fair._waiting[newcomer.ticket].tenant
-    flow.start += 2e8  # it has had a fifth of a second more than the others
+    flow.start += 1e8  # it has had a tenth of a second more than the others
     house.fair._bands[""].tenants.refresh(flow)
     house.step()
     assert newcomer.began_step == newcomer.came_step
@@ -384,5 +399,4 @@ def test_tenants_that_come_once_leave_nothing_behind() -> None:
     fair = house.fair
     assert len(fair._accounts.tenants) <= 2
     assert len(fair._accounts._main.users) <= 2
-    assert len(fair._residency._recent) <= 30
     assert len(fair._residency._rows) <= 2

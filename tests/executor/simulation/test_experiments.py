@@ -30,9 +30,7 @@ from executor.simulation.workloads import of_trace
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
 MISSED: Mapping[str, str] = {
-    "fair's mean difference ≤ vtc*": "device time is shared, the difference counts tokens: 5 % more",
     "fair's gap ≤ 2 requests, whatever the memory": "charged ahead: 3 of 127 that run",
-    "fair's goodput ≥ fcfs": "at the knee headroom is kept from those over their share: 2.5 for 3",
     "fair: after bursts, Retry-After within ±25 % in nine of ten": "whether a row falls free is foreseen by mean answers",
 }
 
