@@ -15,6 +15,7 @@ from gateway.cli import (
     credentials,
     doctor,
     explain,
+    plan,
     scheduling,
     serve,
 )
@@ -52,6 +53,7 @@ app.command("check")(check.check)
 app.command("explain")(explain.explain)
 app.command("queue")(scheduling.queue)
 app.command("promises")(scheduling.promises)
+app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 for name, group, says in (
     ("token", credentials.tokens, "Tokens of people: mint in development, revoke anywhere."),

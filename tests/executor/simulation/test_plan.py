@@ -44,3 +44,20 @@ def test_what_can_never_be_served_is_refused() -> None:
         ValueError, match="1 of 2 requests never fit: the longest needs 10001 tokens"
     ):
         plan_for([Arrival(0.0, "t", 10, 10), Arrival(1.0, "t", 10_000, 1)], A10G, TARGET)
+
+
+def test_how_far_it_is_is_told_by_number_of_replicas() -> None:
+    told: list[tuple[int, float]] = []
+    short = [Arrival(0.0, "t", 1, 1)] * 300
+    plan_for(short, A10G, Target(0.0), replicas_max=2, say=lambda *a: told.append(a))
+    assert [part for replicas, part in told if replicas == 1] == [i / 100 for i in range(100)]
+    assert {replicas for replicas, _ in told} == {1, 2}
+
+
+def test_a_long_answer_at_the_end_is_waited_for() -> None:
+    """A hundred tokens at 1.6 s."""
+    slow = A10G.slower(100)
+    last = [Arrival(0.0, "t", 10, 100)]
+    assert plan_for(last, slow, Target(60.0), replicas_max=1).replicas == 1
+    assert plan_for(last, slow, Target(60.0, 2.0), replicas_max=1).replicas == 1
+    assert plan_for(last, slow, Target(60.0, 1.0), replicas_max=1).replicas is None

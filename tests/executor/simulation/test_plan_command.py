@@ -1,0 +1,200 @@
+"""`python -m executor.simulation plan`: an answer for a trace, and clear words where there is none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from executor.simulation.__main__ import main
+
+COUNT = 24
+
+
+def mooncake(path: Path, *, prompt: int = 900) -> str:
+    """Five a second; an A10G alone takes 0.2 s for each prompt and has no time left for answers."""
+    rows = (
+        {"timestamp": i * 200, "input_length": prompt, "output_length": 20, "hash_ids": [1, 2]}
+        for i in range(COUNT)
+    )
+    file = path / "trace.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def azure(path: Path) -> str:
+    rows = (f"2023-11-16 18:15:{i // 5:02d}.{i % 5 * 2}000000,900,20\n" for i in range(COUNT))
+    file = path / "trace.csv"
+    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(rows))
+    return str(file)
+
+
+def plan(*words: str) -> int:
+    return main(["plan", *words])
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert plan("--json", *words) in {0, 1}
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+WORDS = ("--ttft-ms", "500")
+
+
+def test_people_read_what_was_read_what_is_assumed_and_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan("--trace", mooncake(tmp_path), *WORDS) == 0
+    told = capsys.readouterr()
+    assert "24 requests of 1 tenant over 5 s: 21,600 prompt and 480 answer tokens" in told.out
+    assert "99 % have their first token within 500 ms" in told.out
+    assert "assumed, not measured: Llama-2-7B on one A10G" in told.out
+    assert "--slower" in told.out
+    assert told.out.endswith("2 replicas keep this promise.\n")
+    assert "       2  100.0 %" in told.out
+    assert told.err == "trying 1\ntrying 2\n"
+
+
+def test_both_formats_and_every_run_give_one_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = document(capsys, "--trace", mooncake(tmp_path), *WORDS)
+    second = document(capsys, "--trace", azure(tmp_path), *WORDS)
+    assert first["replicas"] == 2
+    assert first["tried"] == second["tried"]
+    assert first == document(capsys, "--trace", mooncake(tmp_path), *WORDS)
+
+
+def test_a_slower_machine_needs_more_and_a_first_part_of_a_trace_less(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = mooncake(tmp_path)
+    assert document(capsys, "--trace", trace, *WORDS, "--slower", "0.5")["replicas"] == 1
+    short = document(capsys, "--trace", trace, *WORDS, "--limit-requests", "1")
+    assert short["replicas"] == 1
+    assert short["trace"] == {
+        "file": "trace.jsonl",
+        "requests": 1,
+        "left_out": 23,
+        "tenants": 1,
+        "seconds": 0.0,
+        "prompt_tokens": 900,
+        "output_tokens": 20,
+    }
+    plan("--trace", trace, *WORDS, "--limit-requests", "1")
+    assert "23 later ones are left out" in capsys.readouterr().out
+
+
+def test_a_pace_that_no_machine_has_is_never_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--trace", mooncake(tmp_path), "--tpot-ms", "5", "--replicas-max", "2")
+    assert plan(*words) == 1
+    told = capsys.readouterr().out
+    assert "and 5 ms a token after it" in told
+    assert "Not even 2 replicas can keep it." in told
+    assert plan(*words, "--part", "0.5", "--slower", "0.1") == 0
+
+
+def test_a_part_that_misses_never_looks_like_the_one_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from executor.simulation import __main__ as command
+    from executor.simulation.plan import Sized
+
+    monkeypatch.setattr(command, "plan_for", lambda *_, **__: Sized(None, {64: 0.98999}))
+    assert plan("--trace", mooncake(tmp_path)) == 1
+    assert "      64   98.9 %" in capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], words: Sequence[str]) -> str:
+    assert plan(*words) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert "Traceback" not in told.err
+    return told.err
+
+
+def test_a_bad_file_is_refused_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.csv"
+    trace = ("--trace", str(file))
+    assert "no such file or directory; expected a trace file" in refused(capsys, trace)
+    assert "is a directory" in refused(capsys, ("--trace", str(tmp_path)))
+    file.write_text("")
+    assert "bad.csv, line 1: the file is empty; expected" in refused(capsys, trace)
+    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,hello,1\n")
+    told = refused(capsys, trace)
+    assert "line 2: `contexttokens` is no number of that kind; expected" in told
+    assert "hello" not in told
+    told = refused(capsys, (*trace, "--json"))
+    assert json.loads(told)["error"]["message"].startswith("bad.csv, line 2")
+
+
+def test_what_never_fits_is_told_with_the_option_that_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = mooncake(tmp_path, prompt=12_000)
+    told = refused(capsys, ("--trace", trace))
+    assert "24 of 24 requests never fit" in told
+    assert "--kv-tokens" in told
+    found = document(
+        capsys,
+        "--trace",
+        trace,
+        "--kv-tokens",
+        "16010",
+        "--limit-requests",
+        "1",
+        "--ttft-ms",
+        "9e3",
+    )
+    assert found["replicas"] == 1
+    assert isinstance(found["machine"], dict)
+    assert found["machine"]["kv_tokens"] == 16_000
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    (
+        ("--part", "nan"),
+        ("--part", "1.01"),
+        ("--ttft-ms", "0"),
+        ("--tpot-ms", "inf"),
+        ("--slower", "0"),
+        ("--replicas-max", "0"),
+        ("--replicas-max", "1e9"),
+        ("--limit-requests", "1000001"),
+        ("--kv-tokens", "3"),
+        ("--machine", "tpu"),
+        ("--rep", "3"),
+    ),
+)
+def test_every_option_has_bounds(word: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        plan("--trace", "absent", word, value)
+    assert stop.value.code == 2
+    assert word in capsys.readouterr().err
+
+
+def test_no_tensor_library_is_needed(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'numpy', 'triton', 'gguf', 'safetensors', 'llguidance'):\n"
+        "    sys.modules[name] = None\n"
+        "from executor.simulation.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    words = ("plan", "--trace", mooncake(tmp_path), "--limit-requests", "2")
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "1 replica keeps this promise." in ran.stdout

@@ -1,0 +1,111 @@
+"""`lockgate plan`: the simulator as a process of its own, with the same options."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor.simulation.__main__ import MACHINES, _parser
+from gateway.cli import main
+from gateway.cli.plan import Machine
+
+
+def lockgate(*words: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    return int(stop.value.code or 0)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was started; it ends with the code that stands first, if any."""
+    seen: list[Any] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        code = seen.pop() if seen else 0
+        seen.append(command)
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr("gateway.cli.plan.subprocess.run", run)
+    return seen
+
+
+def test_it_prints_the_answer_of_the_simulator(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a folder of that name lies: what is run is what is installed."""
+    planted = tmp_path / "executor"
+    planted.mkdir()
+    (planted / "__init__.py").write_text("raise SystemExit(99)")
+    monkeypatch.chdir(tmp_path)
+    trace = tmp_path / "-odd name.csv"
+    trace.write_text("arrival_s,tenant,prompt_tokens,output_tokens\n0,a,10,2\n1,b,10,2\n")
+    assert lockgate("plan", "--trace", trace.name) == 0
+    told = capfd.readouterr()
+    assert "2 requests of 2 tenants over 1 s" in told.out
+    assert told.out.endswith("1 replica keeps this promise.\n")
+    assert told.err == "trying 1\n"
+
+
+def test_every_option_is_handed_on_as_one_word(ran: list[Any]) -> None:
+    words = (
+        "--trace=a b; rm",
+        "--ttft-ms=5.5",
+        "--tpot-ms=6.0",
+        "--part=0.5",
+        "--machine=cpu",
+        "--slower=2.0",
+        "--kv-tokens=4096",
+        "--replicas-max=8",
+        "--limit-requests=9",
+        "--json",
+    )
+    assert lockgate("plan", *words) == 0
+    assert ran == [[sys.executable, "-P", "-m", "executor.simulation", "plan", *words]]
+
+
+def test_what_is_not_given_is_as_the_simulator_has_it(ran: list[Any]) -> None:
+    assert lockgate("plan", "--trace", "t") == 0
+    parser = _parser()
+    assert parser.parse_args(ran[0][4:]) == parser.parse_args(["plan", "--trace", "t"])
+
+
+def test_both_know_the_same_machines() -> None:
+    assert {each.value for each in Machine} == set(MACHINES)
+
+
+@pytest.mark.parametrize(("ended", "told"), ((0, 0), (1, 1), (2, 2), (-9, 137)))
+def test_its_exit_code_is_ours(ran: list[Any], ended: int, told: int) -> None:
+    ran.append(ended)
+    assert lockgate("plan", "--trace", "t") == told
+
+
+@pytest.mark.parametrize("missing", ("executor", "executor.simulation"))
+def test_without_the_simulator_it_says_so(
+    missing: str,
+    ran: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def find_spec(name: str) -> None:
+        if missing == "executor":
+            raise ModuleNotFoundError(name="executor")
+
+    monkeypatch.setattr("gateway.cli.plan.find_spec", find_spec)
+    assert lockgate("plan", "--trace", "t") == 1
+    assert "not installed here" in capsys.readouterr().err
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    "words", (("--part", "2"), ("--slower", "nan"), ("--machine", "tpu"), ("--replicas-max", "0"))
+)
+def test_what_cannot_be_is_refused_before_anything_runs(
+    words: tuple[str, ...], ran: list[Any]
+) -> None:
+    assert lockgate("plan", "--trace", "t", *words) == 2
+    assert not ran
