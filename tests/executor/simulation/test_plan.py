@@ -58,6 +58,6 @@ def test_a_long_answer_at_the_end_is_waited_for() -> None:
     """A hundred tokens at 1.6 s."""
     slow = A10G.slower(100)
     last = [Arrival(0.0, "t", 10, 100)]
-    assert plan_for(last, slow, Target(60.0), replicas_max=1).replicas == 1
-    assert plan_for(last, slow, Target(60.0, 2.0), replicas_max=1).replicas == 1
-    assert plan_for(last, slow, Target(60.0, 1.0), replicas_max=1).replicas is None
+    assert plan_for(last, slow, Target(10.0), replicas_max=1).replicas == 1
+    assert plan_for(last, slow, Target(10.0, 2.0), replicas_max=1).replicas == 1
+    assert plan_for(last, slow, Target(10.0, 1.0), replicas_max=1).replicas is None
