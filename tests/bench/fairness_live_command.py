@@ -34,7 +34,7 @@ def fairness_live_run(options: argparse.Namespace) -> int:
         rows_max=fairness_live.ROWS,
     )
     policies = [Policy(name) for name in options.policies.split(",")]
-    bench = Bench(runner, options.seconds, lambda line: say(options, line))
+    bench = Bench(runner, options.seconds, options.repeat, lambda line: say(options, line))
     bench.measure()
     say(
         options,
@@ -90,6 +90,7 @@ def main() -> int:
     parser.add_argument("--experiments", default=",".join(_EXPERIMENTS), help="comma-separated")
     parser.add_argument("--policies", default=",".join(Policy), help="comma-separated")
     parser.add_argument("--seconds", type=float, default=40.0, help="of a run")
+    parser.add_argument("--repeat", type=int, default=3, help="of E2 and E3; medians count")
     return fairness_live_run(parser.parse_args())
 
 
