@@ -16,7 +16,7 @@ from executor.scheduler.step import Draft
 from policies.fairness import Flow, Turns
 
 HEADS_MAX: Final = 32  # looked at in a step in vain, and as many of tenants of whom nothing runs
-BLOCKED_MAX: Final = 8  # under their share and without room: hardly anybody behind them finds any
+BLOCKED_MAX: Final = 3  # under their share and without room: hardly anybody behind them finds any
 PASSED_MAX: Final = 16
 
 
