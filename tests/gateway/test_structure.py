@@ -12,7 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from executor.contract import GRAMMAR_BYTES_MAX, Cause, Ended, Grammar, GrammarKind, Submit
+from executor.contract import (
+    GRAMMAR_BYTES_MAX,
+    Cause,
+    Ended,
+    Grammar,
+    GrammarKind,
+    Lane,
+    Submit,
+    Workload,
+)
 from executor.echo import echo_card
 from executor.turn import MailboxTurn
 from gateway.answer import fault
@@ -174,6 +183,12 @@ def test_the_grammar_reaches_the_executor_with_every_choice(tmp_path: Path) -> N
         @property
         def gauges(self) -> Any:
             return self._echo.gauges
+
+        def set_terms(self, workloads: tuple[Workload, ...]) -> None:
+            self._echo.set_terms(workloads)
+
+        async def lanes(self) -> tuple[Lane, ...]:
+            return await self._echo.lanes()
 
         @asynccontextmanager
         async def turn(self, job: Submit) -> AsyncIterator[MailboxTurn]:

@@ -138,7 +138,7 @@ BREAKS: tuple[tuple[Break, Callable[[], None]], ...] = (
     ),
     (
         place_begun_prompts_by_what_was_charged_ahead,
-        shares.test_08_a_begun_prompt_goes_on_beside_newcomers,
+        shares.test_08_a_begun_prompt_of_small_weight_goes_on,
     ),
     (pass_for_ever, shares.test_08_a_large_request_is_not_passed_for_ever),
     (

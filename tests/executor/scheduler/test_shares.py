@@ -230,7 +230,7 @@ def test_09_the_first_critical_request_of_all_is_before_the_others() -> None:
     assert first.began_step == 0
 
 
-def test_08_a_begun_prompt_goes_on_beside_newcomers() -> None:
+def test_08_a_begun_prompt_of_small_weight_goes_on() -> None:
     """It was charged for ahead, whole: by that it would stand behind everybody until they had as much."""
     true = Rates(step_ns=1e6, token_ns=1e6, token_context_ns=0.0)
     house = House(
