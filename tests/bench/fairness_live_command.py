@@ -1,4 +1,4 @@
-"""`python -m tests.bench fairness-live`: the real engine under the experiments that a CPU can tell."""
+"""`python -m tests.bench fairness --engine`: the real engine under the experiments that a CPU can tell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from executor.settings import Policy
 from tests.bench import fairness_live
 from tests.bench.fairness_live import Bench, Result
 from tests.bench.machine import this_machine
-from tests.bench.options import common, print_json, say
+from tests.bench.options import print_json, say
 from tests.bench.server import REPOSITORY, default_model
 from tests.bench.show import columns
 
@@ -43,7 +43,12 @@ def fairness_live_run(options: argparse.Namespace) -> int:
         f"{fairness_live.SHAPE[0]} + {fairness_live.SHAPE[1]} tokens; {options.seconds:g} s a run",
     )
     results = []
-    for name in options.experiments.split(","):
+    asked = options.experiments.split(",") if options.experiments else list(_EXPERIMENTS)
+    unknown = [name for name in asked if name not in _EXPERIMENTS]
+    if unknown:
+        known = ", ".join(_EXPERIMENTS)
+        raise ValueError(f"the engine runs no {', '.join(unknown)}; expected some of {known}")
+    for name in asked:
         result = _EXPERIMENTS[name](bench, policies)
         results.append(result)
         _print(options, result)
@@ -81,18 +86,3 @@ def _print(options: argparse.Namespace, result: Result) -> None:
     for each in result.bars:
         verdict = {True: "met", False: "NOT MET", None: "cannot be said"}[each.holds]
         say(options, f"  {verdict:>14}  {each.what}")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.fairness_live_command", parents=[common()]
-    )
-    parser.add_argument("--experiments", default=",".join(_EXPERIMENTS), help="comma-separated")
-    parser.add_argument("--policies", default=",".join(Policy), help="comma-separated")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of a run")
-    parser.add_argument("--repeat", type=int, default=3, help="of E2 and E3; medians count")
-    return fairness_live_run(parser.parse_args())
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
