@@ -88,6 +88,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     `queue_ms_max`: not started by then, it ends with `Cause.QUEUE_DEADLINE`, nothing prefilled.
     `grammar`: only tokens that it allows are sampled; where it allows nothing but end tokens, it
     wins over `min_tokens`.  `stop_token_ids` must hold the model's end tokens then.
+    `part`: it belongs to a request of which another was submitted before; whether it can be in time was
+    asked for that one.
     `sibling`: the number of an earlier request of this connection with the same prompt, whose
     prompt need not be computed twice.  Where there is none such, it is as if none was named."""
 
@@ -102,6 +104,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     queue_ms_max: int | None = None
     grammar: Grammar | None = None
     sibling: int | None = None
+    part: bool = False
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):

@@ -191,7 +191,7 @@ class Engine:
         promised_ms = terms_of(self._limits.workloads, seq.workload).ttft_ms
         rates = self._times.rates
         seq.promised = promised_ms is None or can_promise(seq.todo, promised_ms, rates)
-        if seq.leader is None:  # else it is part of a request that was let in
+        if not seq.job.part:
             refused = self._scheduler.refuses(seq, self._moment(now_ns))
             if refused is not None:
                 retry_ms = refused.retry_ms

@@ -70,6 +70,7 @@ class Job:
                 stop_token_ids=self.stop_token_ids,
                 sampling=self.samplings[index % self.n],
                 grammar=self.grammar,
+                part=index > 0,
             )
 
 
@@ -119,8 +120,9 @@ class Case:
         self.output_caps[index] = tokens
 
     def turned_away(self) -> bool:
-        """It cost nothing, rates included."""
-        return any(each.cause in TURNED_AWAY for each in self.ended.values())
+        """It cost nothing, rates included.  Not so where a choice made room while another was heard."""
+        refused = any(each.cause in TURNED_AWAY for each in self.ended.values())
+        return refused and not self.delivered_tokens
 
     def touched_device(self) -> bool:
         return any(each.prefilled or each.generated for each in self.ended.values())
@@ -128,7 +130,8 @@ class Case:
     def meters(self) -> Meters:
         """What is billed (DESIGN.md, 9): input whose prefill ran, once a prompt; output generated.
         What a fault of ours cut off is priced zero, whichever of the choices met it."""
-        if self.outcome == "crashed" or any(each.cause in OURS for each in self.ended.values()):
+        ours = OURS - {Cause.BACKLOG} if self.delivered_tokens else OURS
+        if self.outcome == "crashed" or any(each.cause in ours for each in self.ended.values()):
             return Meters()
         prefilled: dict[int, int] = {}
         for index, each in self.ended.items():

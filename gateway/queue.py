@@ -85,4 +85,4 @@ def lag_max(rows: tuple[Row, ...]) -> float:
         used[key] = used.get(key, 0.0) + row.lane.used
         if row.lane.waiting:
             due[key] = row.lane.due
-    return max((part - used[key] for key, part in due.items()), default=0.0)
+    return max(0.0, *(part - used[key] for key, part in due.items()), 0.0)

@@ -32,15 +32,19 @@ class _Guess(NamedTuple):
 
 
 class Foresight(Generic[W]):
-    __slots__ = ("_experience", "_guesses", "_waiting", "step_ns")
+    __slots__ = ("_asked", "_experience", "_guesses", "_waiting", "step_ns")
 
     def __init__(self) -> None:
         self.step_ns = 0.0  # what the last step took
         self._waiting: defaultdict[Key, dict[int, Ahead]] = defaultdict(dict)  # by ticket
         self._experience: defaultdict[str, Experience] = defaultdict(Experience)
         self._guesses: dict[int, _Guess] = {}  # of those who have not said a word
+        self._asked: tuple[int, _Guess] | None = None  # the last newcomer, who may come in or not
 
     def waits(self, entry: Entry[W], answer_tokens: int) -> None:
+        if self._asked is not None and self._asked[0] == entry.ticket:
+            self._guesses[entry.ticket] = self._asked[1]
+            self._asked = None
         self._waiting[_key(entry.work)][entry.ticket] = Ahead(entry.work.todo, answer_tokens)
 
     def starts(self, entry: Entry[W]) -> None:
@@ -85,7 +89,7 @@ class Foresight(Generic[W]):
             has_backlog=bool(own or waiting),
         )
         if refused is None:
-            self._guesses[work.ticket] = _Guess(moment.now_ns, predicted_ns)
+            self._asked = work.ticket, _Guess(moment.now_ns, predicted_ns)
         return refused
 
     def counts(self) -> Counter[str]:

@@ -122,14 +122,15 @@ class Draft(Generic[W]):
 
     def keeps_pace(self, seq: W) -> bool:
         """Whether, with it, a step of decodes alone still keeps the strictest promise between tokens of
-        those who would be in it."""
+        those who would be in it; a promise that not even it alone would keep is worth no waiting."""
         if all(each.itl_ms is None for each in self._limits.workloads):
             return True
+        alone_ns = self._rates.step_ns + self._rates.row_ns(1, seq.known)
         if self._pace is None:
             decodes_ns = sum(self._rates.row_ns(1, each.known) for each in self.alive)
             self._pace = self._rates.step_ns + decodes_ns, strictest_ns(self.alive, self._limits)
         decodes_ns, promised_ns = self._paced(seq)
-        return decodes_ns <= promised_ns
+        return decodes_ns <= promised_ns or promised_ns < alone_ns
 
     def _paced(self, seq: W) -> tuple[float, float]:
         """With it: what a step of decodes takes, what is promised between tokens."""

@@ -7,6 +7,7 @@ Every change is an audit record with its actor before it is answered.  Errors ar
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -326,9 +327,16 @@ async def check(call: Call) -> object:
     _knowing(call, tenant)
     issuer = asked.get("issuer") or call.who.issuer
     imagined = views.imagined(tenant, asked.get("user"), asked.get("project"), issuer)
-    deployments = call.house.deployments.values()
-    batching = {each.name: each.batching for each in deployments}
-    return await views.standing_view(call.house, imagined) | {"batching": batching}
+    view = await views.standing_view(call.house, imagined)
+    served = {each.name: each.batching for each in call.house.deployments.values()}
+    return view | {"batching": {name: served[name] for name in usable(view) if name in served}}
+
+
+def usable(view: Mapping[str, object]) -> list[str]:
+    """The models of a standing view: no other is named to who asks."""
+    models = view["models"]
+    assert isinstance(models, list)
+    return models
 
 
 def printable(name: str) -> str:

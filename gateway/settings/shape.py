@@ -23,7 +23,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000_000)]
 NanoUsd = Annotated[int, Meta(ge=0, le=9_000_000_000_000_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Weight = Annotated[float, Meta(gt=0, le=1000)]
+Weight = Annotated[float, Meta(ge=0.001, le=1000)]
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -63,6 +63,17 @@ def test_who_was_promised_nothing_waits() -> None:
     assert all(house.ended(n).cause is Cause.LENGTH for n in range(1, 40))
 
 
+def test_what_belongs_to_a_request_that_was_let_in_is_not_asked_again() -> None:
+    """Else a list of prompts on an empty machine would be refused for its own first ones."""
+    house = house_of(seqs_max=2)
+    house.terms(Workload(name="interactive", ttft_ms=200))
+    for request in range(1, 41):
+        part = request > 1
+        house.submit(job(request, PROMPT, max_new_tokens=20, part=part, **share("a")))
+    house.run()
+    assert all(house.ended(n).cause is Cause.LENGTH for n in range(1, 41))
+
+
 def test_a_full_house_displaces_the_newest_of_whoever_has_most_waiting() -> None:
     house = house_of(seqs_max=1, waiting_max=4)
     for request in range(1, 6):
@@ -77,6 +88,7 @@ def test_a_full_house_displaces_the_newest_of_whoever_has_most_waiting() -> None
 
 def test_nobody_who_has_run_is_displaced() -> None:
     house = house_of(seqs_max=1, waiting_max=1)
+    house.terms(Workload(name="interactive", ttft_ms=10_000))
     house.submit(job(1, PROMPT, **share("a")))
     house.step()
     house.submit(job(2, PROMPT, **share("a")))
@@ -87,6 +99,7 @@ def test_nobody_who_has_run_is_displaced() -> None:
     assert house.ended(2).cause is Cause.BACKLOG
     assert house.ended(3).cause is Cause.LENGTH
     assert house.ended(4).cause is Cause.BACKLOG
+    assert not house.engine._scheduler._foresight._guesses, "nor is anything remembered of them"  # type: ignore[attr-defined]
 
 
 def test_who_looks_sees_who_holds_the_executor_and_who_waits() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executor.contract import Cause, Ended, Lane
+from executor.contract import Cause, Ended, Lane, Sampling
 from gateway.case import Case, Job
 from gateway.errors import invalid, unavailable
 from gateway.promises import HOUR_MS, HOURS_MAX, Promises, fate_of, times_of
@@ -127,3 +127,17 @@ def test_the_lag_is_that_of_the_one_who_waits_and_is_furthest_behind() -> None:
     here = (row("a", "x", 1, 0.1, 0.5), row("a", "y", 0, 0.25, 0.5), row("b", "x", 0, 0.0, 0.5))
     assert lag_max(here) == pytest.approx(0.15)
     assert lag_max(()) == 0.0
+
+
+def test_what_was_heard_is_paid_for_though_another_choice_made_room() -> None:
+    """Else a caller with a full queue would have the streamed choices for nothing."""
+    spoke = last(Cause.STOP, generated=5, prefilled=1)
+    made_room = last(Cause.BACKLOG, queued_ns=9)
+    two = Job("r", "m", ((1,),), (Sampling(), Sampling()), None)
+    assert [each.part for each in two.submits(9)] == [False, True]
+    heard = case(spoke, made_room, job=two, delivered_tokens=5)
+    assert not heard.turned_away()
+    assert (heard.meters().output, heard.meters().input > 0) == (5, True)
+    unheard = case(spoke, made_room, job=two)
+    assert unheard.turned_away()
+    assert unheard.meters().output == 0

@@ -9,6 +9,7 @@ from tests.executor.fakes import Clock, FakeRunner, Harness, job
 
 CLASSES = (
     Workload(name="interactive", itl_ms=16),
+    Workload(name="hopeless", itl_ms=10),
     Workload(name="batch", weight=None, floor=0.05),
     Workload(name="critical", reserved=0.2, itl_ms=100),
 )
@@ -62,6 +63,11 @@ def test_the_promise_between_tokens_bounds_who_speaks_at_once(
     asked: list[tuple[str, str]], rows: int
 ) -> None:
     assert rows_of(*asked) == rows
+
+
+def test_a_promise_that_one_alone_would_break_keeps_nobody_out() -> None:
+    """At 11 ms a step of one row 10 ms cannot be kept, and one at a time would only be slower."""
+    assert rows_of(*[("hopeless", "a")] * 9) == 9
 
 
 def test_reserved_work_is_not_kept_out_for_it() -> None:
