@@ -10,7 +10,7 @@ from executor.batch import Batch
 from executor.contract import Cause, Emitted, Gauges, Sampling, Submit
 from executor.cost import StepTimes
 from executor.sequence import Sequence
-from executor.settings import Settings
+from executor.settings import Policy, Settings
 from tests.executor.fakes import FREE, GREEDY, Clock, FakeRunner, Harness, job
 
 pytestmark = pytest.mark.slow  # the whole run's: the fast subset stays below half a minute
@@ -28,11 +28,13 @@ SAMPLINGS = {
 }
 
 
-def house_of(speculation: bool, habits: float = HABITS, **shape: int) -> Harness:
+def house_of(
+    speculation: bool, habits: float = HABITS, policy: Policy = Policy.FAIR, **shape: int
+) -> Harness:
     given = {"block_tokens": 16, "kv_blocks": 24, "vocab_size": 12, "context_tokens": 80, **shape}
     return Harness(
         FakeRunner(habits=habits, **given),
-        settings=Settings(check_invariants=True, speculation=speculation),
+        settings=Settings(check_invariants=True, speculation=speculation, policy=policy),
         clock=Clock(tick_ns=20_000_003),
         times=StepTimes(FREE),
     )
@@ -111,7 +113,7 @@ def test_several_tokens_are_said_in_one_step_and_with_one_word() -> None:
 
 def test_preempted_sequences_guess_and_say_the_same() -> None:
     jobs = [job(n, [n, 2, 3], max_new_tokens=60) for n in range(1, 5)]
-    gauges = both(*jobs, kv_blocks=9)
+    gauges = both(*jobs, kv_blocks=9, policy=Policy.FCFS)  # ours lets in none that cannot grow
     assert gauges.preemptions > 0
     assert gauges.accepted_tokens > 0
 
