@@ -208,8 +208,7 @@ class Fair(Generic[W]):
         if filling.put_out and draft.lends(work):
             return False  # its lender may be among them
         over = order_of(entry.band) > Order.OWED and (
-            self._accounts.is_ahead(entry)
-            or residency.is_over(entry.tenant.key, self._share(entry))
+            self._accounts.is_ahead(entry) or self._is_over(entry)
         )
         if over and filling.blocked:
             return False

@@ -122,22 +122,25 @@ class Draft(Generic[W]):
 
     def keeps_pace(self, seq: W) -> bool:
         """Whether, with it, a step of decodes alone still keeps the strictest promise between tokens of
-        those who would be in it; a promise that not even it alone would keep is worth no waiting."""
+        those who would be in it that one alone could keep: no other is worth waiting for."""
         if all(each.itl_ms is None for each in self._limits.workloads):
             return True
-        alone_ns = self._rates.step_ns + self._rates.row_ns(1, seq.known)
         if self._pace is None:
             decodes_ns = sum(self._rates.row_ns(1, each.known) for each in self.alive)
-            self._pace = self._rates.step_ns + decodes_ns, strictest_ns(self.alive, self._limits)
+            self._pace = self._rates.step_ns + decodes_ns, self._strictest_ns(self.alive)
         decodes_ns, promised_ns = self._paced(seq)
-        return decodes_ns <= promised_ns or promised_ns < alone_ns
+        return decodes_ns <= promised_ns
 
     def _paced(self, seq: W) -> tuple[float, float]:
         """With it: what a step of decodes takes, what is promised between tokens."""
         assert self._pace is not None
         decodes_ns, promised_ns = self._pace
         row_ns = self._rates.row_ns(1, seq.known)
-        return decodes_ns + row_ns, min(promised_ns, strictest_ns((seq,), self._limits))
+        return decodes_ns + row_ns, min(promised_ns, self._strictest_ns((seq,)))
+
+    def _strictest_ns(self, seqs: Seq[W]) -> float:
+        least_ns = self._rates.step_ns + self._rates.row_ns(1, 0)
+        return strictest_ns(seqs, self._limits, least_ns)
 
     def fits(self, seq: W) -> bool:
         """Whether there is a row and the memory for all that `seq` knows and one token more."""
@@ -189,13 +192,16 @@ def growth(seq: Work, limits: Limits) -> int:
     return max(0, limits.blocks(seq.computed + 1) - len(seq.blocks))
 
 
-def strictest_ns(seqs: Seq[Work], limits: Limits) -> float:
-    """What to aim at between tokens for the strictest promise among them; infinite if there is none."""
+def strictest_ns(seqs: Seq[Work], limits: Limits, least_ns: float = 0.0) -> float:
+    """What to aim at between tokens for the strictest promise among them, of those that come to
+    `least_ns`; infinite if there is none."""
     classes = {seq.workload for seq in seqs}
-    promised = [
-        each.itl_ms for each in limits.workloads if each.itl_ms is not None and each.name in classes
+    aims = [
+        AIM * each.itl_ms * 1e6
+        for each in limits.workloads
+        if each.itl_ms is not None and each.name in classes
     ]
-    return AIM * min(promised) * 1e6 if promised else inf
+    return min((aim for aim in aims if aim >= least_ns), default=inf)
 
 
 def step_budget(running: Seq[Work], rates: Rates, limits: Limits) -> TimeBudget:

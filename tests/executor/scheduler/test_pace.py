@@ -68,6 +68,8 @@ def test_the_promise_between_tokens_bounds_who_speaks_at_once(
 def test_a_promise_that_one_alone_would_break_keeps_nobody_out() -> None:
     """At 11 ms a step of one row 10 ms cannot be kept, and one at a time would only be slower."""
     assert rows_of(*[("hopeless", "a")] * 9) == 9
+    beside = [("interactive", "a")] * 9
+    assert rows_of(("hopeless", "a"), *beside) == 5, "it makes no other promise void"
 
 
 def test_reserved_work_is_not_kept_out_for_it() -> None:
