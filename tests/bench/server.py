@@ -120,7 +120,10 @@ class Server:
             site=Site(f"http://127.0.0.1:{port}/v1", f"http://127.0.0.1:{admin_port}", tokens),
             command=tuple(command),
             folder=folder,
-            environment={"LOCKGATE_MODELS_DIR": str(models)},
+            environment={
+                "LOCKGATE_MODELS_DIR": str(models),
+                "PYTHONPATH": str(REPOSITORY),  # this tree, and what it starts in its turn
+            },
         )
 
     @property

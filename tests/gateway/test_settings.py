@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,14 @@ def faults_of(text: str, *, now_s: int | None = None) -> tuple[Fault, ...]:
 def changed(old: str, new: str) -> str:
     assert TEXT.count(old) == 1, old
     return TEXT.replace(old, new)
+
+
+def faults_of(text: str) -> tuple[Fault, ...]:
+    try:
+        parse(text, "t")
+    except SettingsError as error:
+        return tuple(error.faults)
+    return ()
 
 
 def test_the_example_loads_and_says_what_it_does_not_enforce() -> None:
@@ -216,7 +225,7 @@ def test_batching_is_told_to_the_executor(fields: str) -> None:
     assert command[at : at + 6] == [
         *("--batching", model.batching.value, "--batch-size", size, "--batch-wait-ms", wait)
     ]
-    rule = _parser().parse_args([*command[3:], "--socket", "s"])
+    rule = _parser().parse_args([*command[4:], "--socket", "s"])
     assert (rule.batching, rule.batch_size, rule.batch_wait_ms) == (
         model.batching.value,
         int(size),
@@ -224,6 +233,27 @@ def test_batching_is_told_to_the_executor(fields: str) -> None:
     )
     bare = _parser().parse_args(["--socket", "s", "--model", "m"])
     assert (bare.batch_size, bare.batch_wait_ms) == (BATCH_SIZE, BATCH_WAIT_MS)
+
+
+@pytest.mark.slow
+def test_a_folder_of_the_same_name_where_we_stand_is_not_run(tmp_path: Path) -> None:
+    planted = tmp_path / "executor"
+    planted.mkdir()
+    for name in ("__init__", "__main__"):
+        (planted / f"{name}.py").write_text("raise SystemExit(99)")
+    (model,) = parse(TEXT, "t").models
+    command = [*executor_command(model, Path("m"), None), "--help"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: python -m executor")
+
+
+@pytest.mark.parametrize(("kind", "refused"), (("continuous", 0), ("static", 0), ("dynamic", 1)))
+def test_a_wait_that_is_not_named_counts_too(kind: str, refused: int) -> None:
+    text = changed('batching = "continuous"', f'batching = "{kind}"')
+    text = text.replace("ttft_ms = 500 ", f"ttft_ms = {BATCH_WAIT_MS} ")
+    found = [fault.path for fault in faults_of(text)]
+    assert found == ["models[0].batch_wait_ms"] * refused
 
 
 def test_all_faults_are_named_at_once() -> None:
