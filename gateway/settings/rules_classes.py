@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gateway.settings.faults import Fault
-from gateway.settings.shape import Batching, File, Model, ServiceClass
+from gateway.settings.shape import BATCH_WAIT_MS, Batching, File, Model, ServiceClass
 
 RESERVED_MAX: Final = 0.7
 
@@ -82,7 +82,9 @@ def shares(file: File) -> Iterator[Fault]:
 def waits(file: File) -> Iterator[Fault]:
     """A batch that may be held back for longer than a class is promised breaks the promise by design."""
     for index, model in enumerate(file.models):
-        wait_ms = model.batch_wait_ms or 0
+        if model.batching is not Batching.DYNAMIC:
+            continue
+        wait_ms = model.batch_wait_ms or BATCH_WAIT_MS
         for name, item in file.classes.items():
             if item.ttft_ms is not None and item.ttft_ms <= wait_ms:
                 yield Fault(

@@ -44,14 +44,6 @@ def changed(old: str, new: str) -> str:
     return TEXT.replace(old, new)
 
 
-def faults_of(text: str) -> tuple[Fault, ...]:
-    try:
-        parse(text, "t")
-    except SettingsError as error:
-        return tuple(error.faults)
-    return ()
-
-
 def test_the_example_loads_and_says_what_it_does_not_enforce() -> None:
     settings = load(EXAMPLE, {}, now_s=NOW_S)
     assert settings.mode is Mode.PRODUCTION
