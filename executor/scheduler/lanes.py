@@ -146,8 +146,9 @@ class Band(Generic[W]):
             self.resting.add(flow)
 
     def rest(self, tenant: str) -> None:
-        """Nothing of it runs any more."""
-        if tenant in self._users:
+        """Nothing of it runs any more.  One that was set aside is told so when it is put back: else it
+        were looked at, and let in, and put back though nothing of it waits."""
+        if tenant in self.tenants:
             self.resting.add(self.head(tenant).tenant)
 
     def head(self, tenant: str) -> Entry[W]:
