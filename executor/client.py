@@ -28,10 +28,10 @@ from executor.contract import (
     Broken,
     ExecutorLost,
     Gauges,
-    Lane,
     Loading,
     Message,
     ModelCard,
+    Overview,
     Ready,
     Submit,
     Turn,
@@ -122,8 +122,8 @@ class ExecutorProcess:
     def set_terms(self, workloads: tuple[Workload, ...]) -> None:
         self._socket.set_terms(workloads)
 
-    async def lanes(self) -> tuple[Lane, ...]:
-        return await self._socket.lanes()
+    async def look(self, tenant: str | None = None) -> Overview:
+        return await self._socket.look(tenant)
 
     def turn(self, job: Submit) -> AbstractAsyncContextManager[Turn]:
         return self._socket.turn(job)

@@ -25,11 +25,11 @@ from executor.contract import (
     Cause,
     ExecutorLost,
     Gauges,
-    Lane,
     Loading,
     Look,
     Message,
     ModelCard,
+    Overview,
     Ready,
     Report,
     Submit,
@@ -53,7 +53,7 @@ class _Connection:
         self._turns: dict[int, MailboxTurn] = {}
         self._minted = 0
         self._open = True
-        self._looked: asyncio.Future[tuple[Lane, ...] | None] | None = None
+        self._looks: dict[str | None, asyncio.Future[Overview | None]] = {}
 
     @property
     def turns(self) -> int:
@@ -78,13 +78,14 @@ class _Connection:
     def renew(self, workloads: tuple[Workload, ...]) -> None:
         self._writer.write(encode_command(Terms(workloads=workloads)))
 
-    def look(self) -> asyncio.Future[tuple[Lane, ...] | None]:
-        """What the next report will show, the same for all who ask until it comes; None when the
-        connection ends first.  Not theirs to cancel."""
-        if self._looked is None:
-            self._looked = asyncio.get_running_loop().create_future()
-            self._writer.write(encode_command(Look()))
-        return self._looked
+    def look(self, tenant: str | None) -> asyncio.Future[Overview | None]:
+        """What the next report will show, the same for all who ask for `tenant` until it comes; None when
+        the connection ends first.  Not theirs to cancel."""
+        looked = self._looks.get(tenant)
+        if looked is None:
+            looked = self._looks[tenant] = asyncio.get_running_loop().create_future()
+            self._writer.write(encode_command(Look(tenant=tenant)))
+        return looked
 
     async def leave(self, turn: MailboxTurn, wait_s: float) -> None:
         """Let go of a turn, ended or not.  However this is left, by a second cancellation too, the
@@ -105,17 +106,15 @@ class _Connection:
         for update in report.updates:
             if (turn := self._turns.get(update.request)) is not None:
                 turn.push(update)
-        if report.lanes is not None:
-            self._seen(report.lanes)
-
-    def _seen(self, lanes: tuple[Lane, ...] | None) -> None:
-        looked, self._looked = self._looked, None
-        if looked is not None:
-            looked.set_result(lanes)
+        for each in report.overviews:
+            if (looked := self._looks.pop(each.tenant, None)) is not None:
+                looked.set_result(each)
 
     def lose(self, why: str) -> None:
         self._open = False
-        self._seen(None)
+        for looked in self._looks.values():
+            looked.set_result(None)
+        self._looks.clear()
         for turn in self._turns.values():
             turn.lose(Cause.CRASHED, why)
         self._turns.clear()
@@ -161,21 +160,21 @@ class SocketExecutor:
         if self._connection is not None and self._card is not None:
             self._connection.renew(workloads)
 
-    async def lanes(self) -> tuple[Lane, ...]:
+    async def look(self, tenant: str | None = None) -> Overview:
         connection = self._connection
         if connection is None or self._card is None:
             raise ExecutorLost("no executor is ready; try again in a few seconds")
-        looked = connection.look()
+        looked = connection.look(tenant)
         try:
             async with asyncio.timeout(self._look_wait_s):
-                lanes = await asyncio.shield(looked)
+                seen = await asyncio.shield(looked)
         except TimeoutError:
             raise ExecutorLost(
                 f"the executor did not say within {self._look_wait_s:g} s who holds it; try again"
             ) from None
-        if lanes is None:
+        if seen is None:
             raise ExecutorLost("the executor is gone; try again in a few seconds")
-        return lanes
+        return seen
 
     @asynccontextmanager
     async def turn(self, job: Submit) -> AsyncIterator[MailboxTurn]:

@@ -114,7 +114,10 @@ class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
-    """Who holds the executor, and who waits?  The next report says it, in `lanes`."""
+    """Who holds the executor, and who waits?  The next report says it, in `overviews`.  `tenant`: of this
+    one alone, by the name that its `Submit.share` has; None: of all."""
+
+    tenant: str | None = None
 
 
 Command = Submit | Abort | Terms | Look
@@ -238,12 +241,35 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ms: int  # how long the one waits that waits longest
 
 
+class ClassSum(msgspec.Struct, frozen=True, kw_only=True):
+    """All lanes of a class of work together."""
+
+    workload: str
+    running: int
+    waiting: int
+    blocks: int
+    used: float
+    oldest_ms: int
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """What one `Look` sees, of `tenant` or (None) of all: those with most waiting first, `left_out` of
+    them not named because there are more than `LANES_MAX`.  The sums count those too.  `lag_max`: how far
+    the tenant that waits and is furthest behind its due part is behind it."""
+
+    tenant: str | None = None
+    lanes: tuple[Lane, ...] = ()
+    left_out: int = 0
+    classes: tuple[ClassSum, ...] = ()
+    lag_max: float = 0.0
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """Everything that one engine step has to say, in one frame.  `lanes`: if somebody asked."""
+    """Everything that one engine step has to say, in one frame.  `overviews`: to who asked for them."""
 
     updates: tuple[Update, ...] = ()
     gauges: Gauges = Gauges()
-    lanes: tuple[Lane, ...] | None = None
+    overviews: tuple[Overview, ...] = ()
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -343,9 +369,9 @@ class Executor(Protocol):
         """The classes of work from now on; told again to whatever executor comes."""
         ...
 
-    async def lanes(self) -> tuple[Lane, ...]:
-        """Who holds it and who waits, now.  ExecutorLost if there is none, or it does not say so in
-        time."""
+    async def look(self, tenant: str | None = None) -> Overview:
+        """Who holds it and who waits, now: of `tenant`, by the name that its share has, or of all.
+        ExecutorLost if there is none, or it does not say so in time."""
         ...
 
     def turn(self, job: Submit) -> AbstractAsyncContextManager[Turn]:

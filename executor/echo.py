@@ -24,7 +24,6 @@ from typing import Final
 import msgspec
 
 from executor.contract import (
-    LANES_MAX,
     Cause,
     Emitted,
     Ended,
@@ -33,12 +32,14 @@ from executor.contract import (
     Lane,
     Logprob,
     ModelCard,
+    Overview,
     Prefilling,
     Submit,
     TokenLogprobs,
     Waiting,
     Workload,
 )
+from executor.overview import overview
 from executor.turn import MailboxTurn
 
 IM_START: Final = 256
@@ -108,10 +109,10 @@ class EchoExecutor:
     def set_terms(self, workloads: tuple[Workload, ...]) -> None:
         self.terms = workloads
 
-    async def lanes(self) -> tuple[Lane, ...]:
+    async def look(self, tenant: str | None = None) -> Overview:
         if self._card is None:
             raise ExecutorLost("no executor is ready; try again in a few seconds")
-        return _lanes(self._running, self._waiting, self._clock_ns())
+        return overview(_lanes(self._running, self._waiting, self._clock_ns()), tenant)
 
     @property
     def open_turns(self) -> int:
@@ -298,7 +299,7 @@ class _Job:
             self.timer = None
 
 
-def _lanes(running: list[_Job], waiting: list[_Job], now_ns: int) -> tuple[Lane, ...]:
+def _lanes(running: list[_Job], waiting: list[_Job], now_ns: int) -> list[Lane]:
     """Every job takes turns with every other, so what a lane has of the echo is its part of those that
     speak."""
     weights = {job.tenant: job.weight for job in (*running, *waiting)}
@@ -321,8 +322,7 @@ def _lanes(running: list[_Job], waiting: list[_Job], now_ns: int) -> tuple[Lane,
                 oldest_ms=max(waits_ns, default=0) // 1_000_000,
             )
         )
-    lanes.sort(key=lambda lane: (-lane.waiting, -lane.running))
-    return tuple(lanes[:LANES_MAX])
+    return lanes
 
 
 def _logprobs(job: Submit, token: int) -> tuple[TokenLogprobs, ...]:

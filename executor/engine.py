@@ -156,8 +156,8 @@ class Engine:
                 case Terms(workloads=workloads):
                     self._limits = replace(self._limits, workloads=workloads)
                     self._scheduler.renew(self._limits)
-                case Look():
-                    self._out.look(owner)
+                case Look(tenant=tenant):
+                    self._out.look(owner, tenant)
                 case Gone():
                     aborted += [key for key in self._seqs if key[0] == owner]
         return aborted
@@ -376,7 +376,7 @@ class Engine:
         self._positions.change()
         self._out.say(key[0], seq.ended(cause, detail, retry_ms))
 
-    def _lanes(self) -> tuple[Lane, ...]:
+    def _lanes(self) -> list[Lane]:
         waiting = [*self._scheduler.waiting, *self._outside]
         return self._watch.lanes(self._scheduler.running, waiting, self._clock_ns())
 

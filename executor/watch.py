@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from math import exp
 from typing import Final
 
-from executor.contract import LANES_MAX, Lane
+from executor.contract import Lane
 from executor.sequence import Sequence
 
 _FADE_NS: Final = 60e9
@@ -37,8 +37,8 @@ class Watch:
 
     def lanes(
         self, running: Iterable[Sequence], waiting: Iterable[Sequence], now_ns: int
-    ) -> tuple[Lane, ...]:
-        """Those with most waiting first, and no more than `LANES_MAX`."""
+    ) -> list[Lane]:
+        """All of them."""
         rows: defaultdict[Key, list[Sequence]] = defaultdict(list)
         queue: defaultdict[Key, list[Sequence]] = defaultdict(list)
         weights: dict[str, float] = {}
@@ -48,7 +48,7 @@ class Watch:
                 weights[seq.tenant] = seq.tenant_weight
         whole = sum(weights.values())
         total = max(1.0, self._faded(self._sum, now_ns))
-        lanes = [
+        return [
             Lane(
                 workload=key[0],
                 tenant=key[1],
@@ -63,8 +63,6 @@ class Watch:
             )
             for key in {*rows, *queue}
         ]
-        lanes.sort(key=lambda lane: (-lane.waiting, -lane.running, lane.workload, lane.tenant))
-        return tuple(lanes[:LANES_MAX])
 
     @staticmethod
     def _faded(value: tuple[float, int], now_ns: int) -> float:

@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from executor.contract import Lane
+from executor.contract import ClassSum
 from policies.classes import Fate, Judged, Times, Verdict
 
 
 class ClassMetrics:
-    """`observe` once an authorised request.  `lanes` is what the next scrape shows."""
+    """`observe` once an authorised request.  `sums`, one a class, is what the next scrape shows."""
 
     def __init__(self, registry: CollectorRegistry, prefix: str, seconds: Sequence[float]) -> None:
         def counter(name: str, says: str, *labels: str) -> Counter:
@@ -25,7 +25,7 @@ class ClassMetrics:
                 f"{prefix}class_{name}", says, ("service_class", *labels), registry=registry
             )
 
-        self.lanes: tuple[Lane, ...] = ()
+        self.sums: tuple[ClassSum, ...] = ()
         self.lag_max = 0.0
         self.requests = counter("requests", "Requests that were authorised, by fate.", "outcome")
         self.promises = counter("promises", "Promises judged.", "promise", "verdict")
@@ -68,15 +68,12 @@ class _Lanes(Collector):
         self._prefix = prefix
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        by_class: dict[str, list[Lane]] = {}
-        for lane in self._owner.lanes:
-            by_class.setdefault(lane.workload, []).append(lane)
         for name, says, read in _GAUGES:
             family = GaugeMetricFamily(
                 f"{self._prefix}class_{name}", says, labels=["service_class"]
             )
-            for workload, lanes in by_class.items():
-                family.add_metric([workload], read(lanes))
+            for each in self._owner.sums:
+                family.add_metric([each.workload], read(each))
             yield family
         lag = GaugeMetricFamily(
             f"{self._prefix}share_lag_max",
@@ -86,21 +83,17 @@ class _Lanes(Collector):
         yield lag
 
 
-_GAUGES: Final[tuple[tuple[str, str, Callable[[list[Lane]], float]], ...]] = (
-    ("running", "Sequences in the batch.", lambda lanes: sum(lane.running for lane in lanes)),
-    (
-        "waiting",
-        "Sequences waiting for a place.",
-        lambda lanes: sum(lane.waiting for lane in lanes),
-    ),
+_GAUGES: Final[tuple[tuple[str, str, Callable[[ClassSum], float]], ...]] = (
+    ("running", "Sequences in the batch.", lambda each: each.running),
+    ("waiting", "Sequences waiting for a place.", lambda each: each.waiting),
     (
         "share_used",
         "Part of the device time of the last minute that those had who are here.",
-        lambda lanes: sum(lane.used for lane in lanes),
+        lambda each: each.used,
     ),
     (
         "queue_age_max_seconds",
         "How long the one waits that waits longest.",
-        lambda lanes: max(lane.oldest_ms for lane in lanes) / 1e3,
+        lambda each: each.oldest_ms / 1e3,
     ),
 )

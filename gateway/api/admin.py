@@ -18,7 +18,7 @@ from gateway.api.admin_call import Call
 from gateway.api.wire import query
 from gateway.errors import from_deny, invalid, not_found
 from gateway.promises import COLUMNS, promises_view
-from gateway.queue import lag_max, look, queue_view
+from gateway.queue import look, queue_view
 from policies import access
 from policies.facts import Budget, Role
 from policies.verdict import Deny, Reason
@@ -43,10 +43,10 @@ async def status(call: Call) -> object:
 
 async def metrics(call: Call) -> object:
     permit(access.may_operate(call.who) or access.may_read_usage(call.who, None))
-    rows = (await look(call.house)).rows
+    seen = await look(call.house)
     metrics = call.house.metrics
-    metrics.classes.lanes = tuple(row.lane for row in rows)
-    metrics.classes.lag_max = lag_max(rows)
+    metrics.classes.sums = seen.sums()
+    metrics.classes.lag_max = seen.lag_max
     return metrics.exposition()
 
 

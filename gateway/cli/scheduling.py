@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -15,12 +15,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.client import Server, connect
+from gateway.cli.client import connect
 from gateway.cli.credentials import rows_of
 from gateway.cli.options import VAR, AdminUrl, Json, StateDir, Token
-from gateway.cli.show import cell, clean, console, document, say, table
+from gateway.cli.show import Refusal, cell, clean, console, document, say, table
 
 LANES_SHOWN = 200
+_SERVER_FAULT = 500
 Whose = Annotated[str | None, typer.Option("--tenant", help="Of this tenant only.")]
 
 
@@ -39,23 +40,46 @@ def queue(
 
     Ends with Ctrl-C.  A pipe and --json get it once.
     """
-    server = connect(admin_url, token, state_dir)
+
+    def look() -> Any:
+        """By what is known now: a development server has fresh tokens after a restart."""
+        return connect(admin_url, token, state_dir).get("/v1/admin/queue", {"tenant": tenant})
+
+    seen = look()
     if as_json:
-        document(_look(server, tenant))
+        document(seen)
         return
     if once or not sys.stdout.isatty():
-        console().print(lanes_table(_look(server, tenant), None))
+        console().print(lanes_table(seen, None))
         return
     with Live(console=console(), auto_refresh=False, screen=False) as live:
         while True:
-            live.update(
-                lanes_table(_look(server, tenant), datetime.now().astimezone()), refresh=True
-            )
+            live.update(lanes_table(seen, _now()), refresh=True)
+            time.sleep(interval)
+            seen = _again(look, live, interval)
+
+
+def _now() -> datetime:
+    return datetime.now().astimezone()
+
+
+def _again(look: Callable[[], Any], live: Live, interval: float) -> Any:
+    """A server that is restarted is waited for; one that says no has said it."""
+    while True:
+        try:
+            return look()
+        except Refusal as why:
+            status = why.facts.get("status")
+            if isinstance(status, int) and status < _SERVER_FAULT:
+                raise
+            live.update(_lost(why, _now()), refresh=True)
             time.sleep(interval)
 
 
-def _look(server: Server, tenant: str | None) -> Any:
-    return server.get("/v1/admin/queue", {"tenant": tenant})
+def _lost(why: Refusal, at: datetime) -> Group:
+    """Instead of lanes that may be there no more."""
+    head = Text(f"{at:%H:%M:%S}  no answer, trying again (Ctrl-C ends)", style="bold red")
+    return Group(head, Text(clean(why.message)))
 
 
 _LANES: Sequence[tuple[str, str]] = (
@@ -90,16 +114,18 @@ def lanes_table(seen: Any, at: datetime | None) -> Group:
             *(Text(_cell(name, lane.get(name))) for _, name in columns),
             style="yellow" if behind and _number(lane, "waiting") else "",
         )
-    running = sum(_number(lane, "running") for lane in lanes)
-    waiting = sum(_number(lane, "waiting") for lane in lanes)
+    sums = rows_of(seen, "classes")  # of all lanes, the server names no more than it can
+    running = sum(_number(each, "running") for each in sums)
+    waiting = sum(_number(each, "waiting") for each in sums)
+    unseen = len(lanes[LANES_SHOWN:]) + int(_number(seen, "left_out"))
     head = f"{running:,.0f} running, {waiting:,.0f} waiting"
     if at is not None:
         head = f"{at:%H:%M:%S}  {head}"
     parts: list[Any] = [Text(head, style="bold")]
     if lanes:
         parts.append(drawn)
-    if len(lanes) > LANES_SHOWN:
-        parts.append(Text(f"and {len(lanes) - LANES_SHOWN:,} more"))
+    if unseen:
+        parts.append(Text(f"and {unseen:,} more"))
     silent = seen.get("silent") if isinstance(seen, dict) else None
     if silent:
         parts.append(Text(f"not heard from: {clean(silent)} (loading, or restarting)"))

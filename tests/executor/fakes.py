@@ -179,8 +179,8 @@ class Harness:
     def terms(self, *workloads: Workload, owner: int = 0) -> None:
         self.inbox.append((owner, Terms(workloads=workloads)))
 
-    def look(self, owner: int = 0) -> None:
-        self.inbox.append((owner, Look()))
+    def look(self, owner: int = 0, tenant: str | None = None) -> None:
+        self.inbox.append((owner, Look(tenant=tenant)))
 
     def abort(self, request: int, owner: int = 0) -> None:
         self.inbox.append((owner, Abort(request=request)))

@@ -23,6 +23,7 @@ from executor.contract import (
     Lane,
     Look,
     Message,
+    Overview,
     Prefilling,
     Ready,
     Report,
@@ -325,6 +326,7 @@ TERMS = (Workload(name="interactive", ttft_ms=2000), Workload(name="batch", weig
 LANE = Lane(
     workload="batch", tenant="t", running=1, waiting=2, blocks=3, used=0.5, due=1.0, oldest_ms=9
 )
+SEEN = Overview(lanes=(LANE,))
 
 
 def test_terms_are_told_at_once_and_again() -> None:
@@ -365,19 +367,22 @@ def test_terms_that_were_set_before_it_was_there_come_before_the_first_job() -> 
 
 def test_who_looks_together_is_shown_the_same_once() -> None:
     async def test(client: SocketExecutor, script: Script) -> None:
-        async def look() -> tuple[Lane, ...]:
-            return await client.lanes()
+        async def look(tenant: str | None = None) -> Overview:
+            return await client.look(tenant)
 
         one, two, gone = (asyncio.create_task(look()) for _ in range(3))
         assert await script.hear() == Look()
         gone.cancel()  # and disturbs no other
         script.report()  # a report of something else
-        script.say(Report(lanes=(LANE,)))
-        assert await one == await two == (LANE,)
+        own = asyncio.create_task(look("acme"))
+        assert await script.hear() == Look(tenant="acme")
+        script.say(Report(overviews=(SEEN,)))
+        assert await one == await two == SEEN
         again = asyncio.create_task(look())
         assert await script.hear() == Look()
-        script.say(Report(lanes=()))
-        assert await again == ()
+        nothing, mine = Overview(), Overview(tenant="acme", lanes=(LANE,))
+        script.say(Report(overviews=(nothing, mine)))
+        assert (await again, await own) == (nothing, mine)
 
     scripted(test)
 
@@ -385,13 +390,13 @@ def test_who_looks_together_is_shown_the_same_once() -> None:
 def test_who_looks_at_an_executor_that_goes_or_is_silent_is_told() -> None:
     async def test(client: SocketExecutor, script: Script) -> None:
         with pytest.raises(ExecutorLost, match="did not say"):
-            await client.lanes()
-        looking = asyncio.create_task(client.lanes())
+            await client.look()
+        looking = asyncio.create_task(client.look())
         assert await script.hear() == Look()
         script.hang_up()
         with pytest.raises(ExecutorLost):
             await looking
         with pytest.raises(ExecutorLost, match="no executor"):
-            await client.lanes()
+            await client.look()
 
     scripted(test, look_wait_s=0.01)

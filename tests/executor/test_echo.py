@@ -13,6 +13,7 @@ from executor.contract import (
     Ended,
     Executor,
     ExecutorLost,
+    Overview,
     Prefilling,
     Sampling,
     Submit,
@@ -273,16 +274,17 @@ def test_it_shows_who_speaks_and_who_waits() -> None:
             executor.turn(job(3, b"ab", share=three, workload="batch")),
         ):
             now[0] = 2_000_000
-            first, second = await executor.lanes()
+            first, second = (await executor.look()).lanes
             assert (first.workload, first.tenant, first.waiting) == ("batch", "globex", 2)
             assert (first.running, first.used, first.due, first.oldest_ms) == (0, 0.0, 0.75, 2)
             assert (second.workload, second.tenant, second.running) == ("interactive", "acme", 1)
             assert (second.used, second.due, second.oldest_ms, second.blocks) == (1.0, 0.25, 0, 1)
+            assert (await executor.look("globex")).lanes == (first,)
             held.set()
-        assert await executor.lanes() == ()
+        assert await executor.look() == Overview()
         executor.fail()
         with pytest.raises(ExecutorLost):
-            await executor.lanes()
+            await executor.look()
 
     run(test)
 

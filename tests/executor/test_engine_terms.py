@@ -110,12 +110,23 @@ def test_who_looks_sees_who_holds_the_executor_and_who_waits() -> None:
         house.step()
     house.look(owner=7)
     reports = house.step()
-    assert reports[0].lanes is None, "it did not ask"
-    seen = {(lane.workload, lane.tenant): lane for lane in reports[7].lanes or ()}
+    assert reports[0].overviews == (), "it did not ask"
+    (shown,) = reports[7].overviews
+    seen = {(lane.workload, lane.tenant): lane for lane in shown.lanes}
     first, second = seen["interactive", "a"], seen["interactive", "b"]
     assert (first.running, first.waiting, second.running, second.waiting) == (1, 2, 1, 0)
     assert (first.due, second.due) == (0.5, 0.5)
     assert abs(first.used - 0.5) < 0.2
     assert abs(first.used + second.used - 1) < 1e-6
     assert first.oldest_ms > 0 == second.oldest_ms
-    assert house.step()[0].lanes is None
+    (whole,) = shown.classes
+    assert (whole.workload, whole.running, whole.waiting) == ("interactive", 2, 2)
+    house.look(owner=7, tenant="b")
+    house.look(owner=7)
+    house.look(owner=7, tenant="b")
+    reports = house.step()
+    assert reports[0].overviews == ()
+    own, everybody = reports[7].overviews
+    assert (own.tenant, [lane.tenant for lane in own.lanes]) == ("b", ["b"])
+    assert (own.classes[0].running, own.classes[0].waiting) == (1, 0), "nobody else is counted"
+    assert (everybody.tenant, len(everybody.lanes)) == (None, 2)

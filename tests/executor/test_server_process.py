@@ -22,6 +22,7 @@ from executor.contract import (
     ExecutorLost,
     Gauges,
     Message,
+    Overview,
     Ready,
     Workload,
 )
@@ -100,18 +101,18 @@ def test_whoever_looks_is_shown_what_this_process_has() -> None:
     async def test(executor: ExecutorProcess) -> None:
         executor.set_terms((Workload(name="batch", weight=None, floor=0.1),))
         await executor.wait_ready(30)
-        assert await executor.lanes() == ()  # nothing runs, and it answers all the same
+        assert await executor.look() == Overview()  # nothing runs, and it answers all the same
         share = (("t1", 1.0), ("u1", 1.0))
         async with executor.turn(job(max_new_tokens=3000, share=share, workload="batch")) as turn:
             await anext(turn)
-            (lane,) = await executor.lanes()
+            (lane,) = (await executor.look("t1")).lanes
             assert (lane.workload, lane.tenant, lane.running, lane.waiting) == ("batch", "t1", 1, 0)
             assert (lane.due, lane.oldest_ms) == (1.0, 0)
             assert executor.pid is not None
             os.kill(executor.pid, signal.SIGKILL)
             assert [update async for update in turn]
         await executor.wait_ready(10)
-        assert await executor.lanes() == ()
+        assert await executor.look() == Overview()
         await one(executor)
 
     supervised(test)

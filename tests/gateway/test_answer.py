@@ -23,8 +23,8 @@ from executor.contract import (
     Ended,
     Executor,
     Gauges,
-    Lane,
     ModelCard,
+    Overview,
     Submit,
     Turn,
     Workload,
@@ -74,8 +74,8 @@ class Distant:
     def set_terms(self, workloads: tuple[Workload, ...]) -> None:
         self.echo.set_terms(workloads)
 
-    async def lanes(self) -> tuple[Lane, ...]:
-        return await self.echo.lanes()
+    async def look(self, tenant: str | None = None) -> Overview:
+        return await self.echo.look(tenant)
 
     @asynccontextmanager
     async def turn(self, job: Submit) -> AsyncIterator[Turn]:

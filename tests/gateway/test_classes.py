@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from executor.contract import Cause, Ended, Submit
+from executor.contract import LANES_MAX, Cause, Ended, Submit
 from executor.echo import EchoExecutor
 from gateway.answer import fault
 from gateway.queue import UNKNOWN
@@ -287,7 +288,9 @@ def test_the_queue_names_everybody_to_operators_and_nobody_else_to_a_tenant(tmp_
         assert (mine["running"], mine["waiting"], mine["share_used"], mine["share_due"]) == (
             *(1, 1, 1.0, 0.5),
         )
-        assert everything["silent"] == []
+        assert (everything["silent"], everything["left_out"]) == ([], 0)
+        sums = {row["service_class"]: row for row in everything["classes"]}
+        assert (sums["interactive"]["running"], sums["interactive"]["waiting"]) == (1, 1)
         admin = home.operator("globex/admin")
         (own,) = (await admin.get("/v1/admin/queue")).json()["lanes"]
         assert set(own) == {
@@ -306,11 +309,56 @@ def test_the_queue_names_everybody_to_operators_and_nobody_else_to_a_tenant(tmp_
     lived(tmp_path, story, echo=EchoExecutor(gate=gate, seqs_max=1))
 
 
+def test_in_a_crowd_a_tenant_sees_its_own_and_the_sums_count_everybody(tmp_path: Path) -> None:
+    held = asyncio.Event()
+    crowd = LANES_MAX + 10
+
+    async def gate(_: Submit, __: int) -> None:
+        await held.wait()
+
+    async def story(home: Inhouse) -> None:
+        async with AsyncExitStack() as waiting:
+            for n in range(crowd):
+                lane = (("quiet" if n == 0 else f"t{n}", 1.0), ("u", 1.0))
+                for _ in range(2):
+                    job = Submit(
+                        request=0, prompt=(1,), max_new_tokens=1, share=lane, workload="batch"
+                    )
+                    await waiting.enter_async_context(home.echo.turn(job))
+            mine = home.caller().start("POST", CHAT, chat_body("hello"))
+            while home.echo.open_turns <= 2 * crowd:
+                await asyncio.sleep(0)
+            seen = (await home.operator().get("/v1/admin/queue")).json()
+            assert (len(seen["lanes"]), seen["left_out"]) == (LANES_MAX, crowd + 1 - LANES_MAX)
+            assert "acme" not in {lane["tenant"] for lane in seen["lanes"]}
+            assert {row["service_class"]: row["waiting"] for row in seen["classes"]} == {
+                "batch": 2 * crowd - 1, "interactive": 1,
+            }  # fmt: skip
+            told = (await home.operator("acme/admin").get("/v1/admin/queue")).json()
+            (own,) = told["lanes"]
+            assert (own["tenant"], own["waiting"], told["left_out"]) == ("acme", 1, 0)
+            (whole,) = told["classes"]
+            assert (whole["service_class"], whole["running"], whole["waiting"]) == (
+                "interactive",
+                0,
+                1,
+            )
+            assert not {"share_used", "share_due", "blocks"} & {*own, *whole}
+            none = (await home.operator("globex/admin").get("/v1/admin/queue")).json()
+            assert (none["lanes"], none["classes"]) == ([], [])
+            text = (await home.operator().get("/metrics")).body.decode()
+            assert f'lockgate_class_waiting{{service_class="batch"}} {2 * crowd - 1}.0' in text
+            held.set()
+        assert (await mine.end()).status == 200
+
+    lived(tmp_path, story, echo=EchoExecutor(gate=gate, seqs_max=1))
+
+
 def test_an_executor_that_says_nothing_is_named(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         home.echo.fail()
         told = (await home.operator().get("/v1/admin/queue")).json()
-        assert told == {"lanes": [], "silent": ["echo"]}
+        assert told == {"lanes": [], "classes": [], "left_out": 0, "silent": ["echo"]}
         assert (await home.operator().get("/metrics")).status == 200
         assert UNKNOWN not in str(told)
         home.echo.recover()

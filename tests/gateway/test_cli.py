@@ -221,13 +221,18 @@ def test_usage_ends_with_its_total(admin: Fake, capsys: pytest.CaptureFixture[st
     assert lines[3].split() == ["total", "–", "1,205", "0.000723", "2"]  # noqa: RUF001 — a dash
 
 
-LANES: dict[str, list[Any]] = {
+LANES: dict[str, Any] = {
     "lanes": [
         {"model": "m", "service_class": "batch", "tenant": "globex", "running": 0, "waiting": 12,
          "oldest_ms": 61_250, "blocks": 0, "share_used": 0.031, "share_due": 0.5},
         {"model": "m", "service_class": "interactive", "tenant": "acme\x1b[2J", "running": 3,
          "waiting": 0, "oldest_ms": 0, "blocks": 9, "share_used": 0.969, "share_due": 0.5},
     ],
+    "classes": [
+        {"model": "m", "service_class": "batch", "running": 0, "waiting": 1012},
+        {"model": "m", "service_class": "interactive", "running": 3, "waiting": 0},
+    ],
+    "left_out": 1000,
     "silent": ["n"],
 }  # fmt: skip
 
@@ -236,8 +241,8 @@ def test_the_queue_is_a_lane_a_line(admin: Fake, capsys: pytest.CaptureFixture[s
     admin.answers["GET /v1/admin/queue"] = LANES
     assert lockgate("queue") == 0  # a pipe gets it once
     out = capsys.readouterr().out
-    head, titles, first, second, silent = out.splitlines()
-    assert head == "3 running, 12 waiting"
+    head, titles, first, second, more, silent = out.splitlines()
+    assert (head, more) == ("3 running, 1,012 waiting", "and 1,000 more")
     assert titles.split() == [
         "class",
         "tenant",
@@ -253,7 +258,7 @@ def test_the_queue_is_a_lane_a_line(admin: Fake, capsys: pytest.CaptureFixture[s
     assert "\x1b" not in out
     assert silent.startswith("not heard from: n")
     own = [{k: v for k, v in lane.items() if "share" not in k} for lane in LANES["lanes"]]
-    admin.answers["GET /v1/admin/queue"] = {"lanes": own, "silent": []}
+    admin.answers["GET /v1/admin/queue"] = {"lanes": own, "classes": [], "silent": []}
     assert lockgate("queue") == 0
     assert "due" not in capsys.readouterr().out
 
@@ -274,6 +279,33 @@ def test_the_queue_is_looked_at_again_and_again_until_ctrl_c(
     assert lockgate("queue", "--interval", "0.5") == 130
     assert (slept, len(admin.asked)) == ([0.5] * 3, 3)
     assert "globex" in capsys.readouterr().out
+
+
+def test_a_server_that_is_restarted_is_waited_for_and_one_that_refuses_is_not(
+    admin: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after: list[Any] = [
+        httpx2.Response(503, json={"detail": "It is \x1b[31mstarting."}),
+        LANES,
+        httpx2.Response(403, json={"detail": "no more"}),
+    ]
+
+    def sleep(_: float) -> None:
+        admin.answers["GET /v1/admin/queue"] = after.pop(0)
+
+    admin.answers["GET /v1/admin/queue"] = LANES
+    monkeypatch.setattr("gateway.cli.scheduling.time.sleep", sleep)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")  # a narrow terminal folds, and loses nothing
+    assert lockgate("queue") == 1
+    told = capsys.readouterr()
+    assert "no answer, trying again" in told.out
+    assert "\x1b[31mstarting" not in told.out
+    assert told.out.count("1,012 waiting") >= 2
+    assert "no more" in told.err
+    assert after == []
+    admin.answers["GET /v1/admin/queue"] = httpx2.Response(503, json={})
+    assert lockgate("queue") == 1  # nothing was ever seen
 
 
 def test_promises_are_told_with_what_the_words_mean(

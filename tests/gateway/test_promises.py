@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from executor.contract import Cause, Ended, Lane, Sampling
+from executor.contract import Cause, Ended, Sampling
 from gateway.case import Case, Job
 from gateway.errors import invalid, unavailable
 from gateway.promises import HOUR_MS, HOURS_MAX, Promises, fate_of, times_of
-from gateway.queue import Row, lag_max
 from policies.classes import Fate, Judged, Times, Verdict
 from policies.facts import Credential, CredentialKind, Principal
 
@@ -108,25 +107,6 @@ def test_times_are_those_of_the_slowest_choice() -> None:
     assert times_of(case(quick, long, **seen)) == Times(8_000, 500, 100, 11, promised=False)
     back = last(Cause.STOP, generated=3, decode_ns=80, preemptions=1)
     assert times_of(case(quick, back, **seen)) == Times(8_000, 500, 7_500, 3)
-
-
-def test_the_lag_is_that_of_the_one_who_waits_and_is_furthest_behind() -> None:
-    def row(tenant: str, workload: str, waiting: int, used: float, due: float) -> Row:
-        lane = Lane(
-            workload=workload,
-            tenant=tenant,
-            running=1,
-            waiting=waiting,
-            blocks=0,
-            used=used,
-            due=due,
-            oldest_ms=0,
-        )
-        return Row("m", tenant, lane)
-
-    here = (row("a", "x", 1, 0.1, 0.5), row("a", "y", 0, 0.25, 0.5), row("b", "x", 0, 0.0, 0.5))
-    assert lag_max(here) == pytest.approx(0.15)
-    assert lag_max(()) == 0.0
 
 
 def test_what_was_heard_is_paid_for_though_another_choice_made_room() -> None:

@@ -18,7 +18,7 @@ from executor.contract import (
     Ended,
     Grammar,
     GrammarKind,
-    Lane,
+    Overview,
     Submit,
     Workload,
 )
@@ -187,8 +187,8 @@ def test_the_grammar_reaches_the_executor_with_every_choice(tmp_path: Path) -> N
         def set_terms(self, workloads: tuple[Workload, ...]) -> None:
             self._echo.set_terms(workloads)
 
-        async def lanes(self) -> tuple[Lane, ...]:
-            return await self._echo.lanes()
+        async def look(self, tenant: str | None = None) -> Overview:
+            return await self._echo.look(tenant)
 
         @asynccontextmanager
         async def turn(self, job: Submit) -> AsyncIterator[MailboxTurn]:
