@@ -49,7 +49,13 @@ from executor.outbox import Outbox
 from executor.positions import Positions
 from executor.scheduler.accounts import terms_of
 from executor.scheduler.promises import can_promise
-from executor.scheduler.protocol import Chunk, Moment, Scheduler, admission_tokens
+from executor.scheduler.protocol import (
+    Chunk,
+    Moment,
+    Scheduler,
+    admission_tokens,
+    uncached_tokens,
+)
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits, scheduler_of
 from executor.siblings import Siblings
@@ -189,8 +195,8 @@ class Engine:
         if self._siblings.hold(seq):
             return
         promised_ms = terms_of(self._limits.workloads, seq.workload).ttft_ms
-        rates = self._times.rates
-        seq.promised = promised_ms is None or can_promise(seq.todo, promised_ms, rates)
+        tokens = uncached_tokens(seq, self.blocks.block_tokens)
+        seq.promised = promised_ms is None or can_promise(tokens, promised_ms, self._times.rates)
         if not seq.job.part:
             refused = self._scheduler.refuses(seq, self._moment(now_ns))
             if refused is not None:
@@ -274,10 +280,10 @@ class Engine:
             if seq.blocks:
                 self.blocks.allocate(seq, seq.computed + chunk.count)
                 continue
-            if chunk.lent:
+            if chunk.taken:
                 assert seq.leader is not None, "the plan saw one"
-                self.blocks.share(seq, seq.leader, chunk.lent)
-                seq.attach(chunk.lent * self.blocks.block_tokens)
+                self.blocks.share(seq, seq.leader, chunk.taken)
+                seq.attach(chunk.taken * self.blocks.block_tokens)
             self.blocks.allocate(seq, admission_tokens(seq, self._limits))
         return self._guesser.plan(chunks, self._times.rates)
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from executor.choice import Ask, is_plain_greedy
 from executor.contract import GRAMMAR_BYTES_MAX, Cause, Ended, Submit
+from executor.scheduler.protocol import NOTHING, Found
 
 _ADDEND_MAX: Final = 1e6
 _FACTORS: Final = (1e-3, 1e3)
@@ -152,11 +153,11 @@ class Sequence:
         """Full blocks before its last prompt token, which is always computed: its logits are wanted."""
         return (self.prompt_tokens - 1) // block_tokens
 
-    def lent(self, block_tokens: int) -> int:
-        """Blocks that it can take from its leader now, instead of computing them."""
+    def found(self, block_tokens: int) -> Found:
+        """What it can take from its leader now, instead of computing it."""
         count = self.sharable(block_tokens)
         ready = self.leader is not None and self.leader.computed >= count * block_tokens
-        return count if ready else 0
+        return Found(count) if ready else NOTHING
 
     def attach(self, count: int) -> None:
         """`count` tokens came with blocks of another."""

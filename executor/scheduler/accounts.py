@@ -186,9 +186,9 @@ class Accounts(Generic[W]):
             self._main.charge(entry.main, entry, cost_ns)
 
 
-def prompt_ns(work: W, rows: int, rates: Rates) -> float:
-    """What computing its prompt will cost, beside `rows` others."""
-    return rates.step_ns / (rows + 1) + rates.row_ns(work.todo, work.computed)
+def prompt_ns(start: int, tokens: int, rows: int, rates: Rates) -> float:
+    """What computing so many after `start` will cost, beside `rows` others: those before are only read."""
+    return rates.step_ns / (rows + 1) + rates.row_ns(tokens, start)
 
 
 def terms_of(workloads: tuple[Workload, ...], name: str) -> Workload:

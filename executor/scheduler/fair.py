@@ -58,7 +58,7 @@ class Fair(Generic[W]):
         self._bands: dict[str, Band[W]] = {}
         self._waiting: dict[int, Entry[W]] = {}
         self._running: dict[int, Entry[W]] = {}
-        self._foresight: Foresight[W] = Foresight()
+        self._foresight: Foresight[W] = Foresight(limits.block_tokens)
         self._step_ns = 0  # measured since the last plan
         self._contended = False  # somebody but backfill waited in the last plan
 
@@ -202,11 +202,13 @@ class Fair(Generic[W]):
     def _has_room(self, entry: Entry[W], filling: Filling[W]) -> bool:
         """Whether there is room for it within the rules, or can be made."""
         work, residency, draft = entry.work, self._residency, filling.draft
+        found = draft.found(work)
+        entry.shared_blocks = found.held
         entry.expected_tokens = max(work.known + 1, work.prompt_tokens + self._answer(work))
         if not draft.alive:
             return draft.fits(work)
-        if filling.put_out and draft.lends(work):
-            return False  # its lender may be among them
+        if found.blocks and any(one.tenant.key == entry.tenant.key for one in filling.put_out):
+            return False  # what it would take may be among what they lost
         over = order_of(entry.band) > Order.OWED and (
             self._accounts.is_ahead(entry) or self._is_over(entry)
         )
@@ -232,7 +234,9 @@ class Fair(Generic[W]):
         work = entry.work
         self._accounts.go(entry)
         del self._waiting[entry.ticket]
-        known_ns = prompt_ns(work, len(self._running), filling.moment.rates)
+        known_ns = prompt_ns(
+            *filling.draft.uncached(work), len(self._running), filling.moment.rates
+        )
         known_ns = entry.charged_ns if work.preemptions else known_ns
         self._accounts.serve(entry, known_ns, self._bands.values(), filling.aside)
         self._foresight.starts(entry)
@@ -274,7 +278,7 @@ class Fair(Generic[W]):
     def _reclaim(self, head: Entry[W], filling: Filling[W]) -> bool:
         """Put out what stands in the way of `head`, all that is needed or nothing."""
         draft, rates = filling.draft, filling.moment.rates
-        if not filling.victims or not draft.has_time(head.work) or draft.lends(head.work):
+        if not filling.victims or not draft.has_time(head.work):
             return False
         short_blocks, short_rows = self._residency.short(head, over=False)
         need_blocks, need_rows = draft.short(head.work)
@@ -301,9 +305,13 @@ class Fair(Generic[W]):
             return self._residency.is_over(tenant, share, -left_blocks, -left_rows)
 
         spent_ns = 0.0
+        spared = {head.tenant.key} if draft.found(head.work).blocks else set()
+        spared |= draft.takers  # what is taken may be a victim's
         for entry in for_the_head(head, filling.old()):
             if max(short_blocks, short_rows, need_blocks, need_rows) <= 0:
                 break
+            if entry.tenant.key in spared:
+                continue
             if entry.band.rank == head.band.rank and not is_over(entry):
                 continue
             cost_ns = lost_ns(entry, rates)

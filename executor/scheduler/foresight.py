@@ -21,7 +21,7 @@ from executor.scheduler.promises import (
     left_to_say,
     refusal,
 )
-from executor.scheduler.protocol import Moment, W, Work
+from executor.scheduler.protocol import Moment, W, Work, uncached_tokens
 
 Key = tuple[str, str]  # class, tenant
 
@@ -32,9 +32,10 @@ class _Guess(NamedTuple):
 
 
 class Foresight(Generic[W]):
-    __slots__ = ("_asked", "_experience", "_guesses", "_waiting", "step_ns")
+    __slots__ = ("_asked", "_block_tokens", "_experience", "_guesses", "_waiting", "step_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
         self.step_ns = 0.0  # what the last step took
         self._waiting: defaultdict[Key, dict[int, Ahead]] = defaultdict(dict)  # by ticket
         self._experience: defaultdict[str, Experience] = defaultdict(Experience)
@@ -45,7 +46,9 @@ class Foresight(Generic[W]):
         if self._asked is not None and self._asked[0] == entry.ticket:
             self._guesses[entry.ticket] = self._asked[1]
             self._asked = None
-        self._waiting[_key(entry.work)][entry.ticket] = Ahead(entry.work.todo, answer_tokens)
+        self._waiting[_key(entry.work)][entry.ticket] = Ahead(
+            uncached_tokens(entry.work, self._block_tokens), answer_tokens
+        )
 
     def starts(self, entry: Entry[W]) -> None:
         """It waits no longer."""
@@ -70,12 +73,13 @@ class Foresight(Generic[W]):
         self, work: W, promised_ms: int, running: Iterable[Entry[W]], room: Room, moment: Moment
     ) -> Refusal | None:
         """`running`: its tenant's.  Who is not refused is watched."""
-        if not can_promise(work.todo, promised_ms, moment.rates):
+        tokens = uncached_tokens(work, self._block_tokens)
+        if not can_promise(tokens, promised_ms, moment.rates):
             return None
         own = list(running)
         waiting = self._waiting.get(_key(work), {})
         predicted_ns = first_token_ns(
-            work.todo,
+            tokens,
             left_to_say([(one.expected_tokens, one.work.known) for one in own]),
             waiting.values(),
             sum(one.work.todo for one in own if one.work.todo > 1),

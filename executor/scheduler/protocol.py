@@ -9,12 +9,28 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from executor.contract import Workload
 from executor.cost import Rates
 from executor.scheduler.batching import ALWAYS, BatchRule
 from executor.scheduler.promises import Refusal
+
+
+class Found(NamedTuple):
+    """Leading blocks of its prompt that a request can take instead of computing them.  `resting`: those
+    of them that nobody holds, which count as free until they are taken."""
+
+    blocks: int
+    resting: int = 0
+
+    @property
+    def held(self) -> int:
+        """By others: taking them takes no memory."""
+        return self.blocks - self.resting
+
+
+NOTHING: Final = Found(0)
 
 
 class Work(Protocol):
@@ -71,8 +87,10 @@ class Work(Protocol):
     @property
     def generated(self) -> int: ...
 
-    def lent(self, block_tokens: int) -> int:
-        """Blocks that it can take from another instead of computing them."""
+    def found(self, block_tokens: int) -> Found:
+        """As of now: of a sibling that leads it, of what is kept of its owner's own, or of what is pinned
+        for it; never what is there by another's doing, since what is found orders and is charged less.
+        Fewer tokens than it knows.  It is asked of those only that are looked at in a step."""
         ...
 
 
@@ -111,14 +129,14 @@ class Moment:
 class Chunk(Generic[W]):
     seq: W
     count: int
-    lent: int = 0  # blocks of its leader that it takes first
+    taken: int = 0  # blocks that it takes first; `count` comes after them
 
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[W]):
     """`chunks`: decodes first.  `admitted` leave the queue and own blocks for all they know and one
-    token more (`admission_tokens`), less what their leader lends.  `preempted` lose their blocks,
-    before anything is allocated.  `wake_ns`: nothing to do now, but perhaps then."""
+    token more (`admission_tokens`), `taken` ones included.  `preempted` lose their blocks first, then all
+    that is taken is taken, then the rest is allocated: so nothing that was found is overwritten.  `wake_ns`: nothing to do now, but perhaps then."""
 
     chunks: Seq[Chunk[W]]
     admitted: Seq[W] = ()
@@ -169,6 +187,11 @@ class Scheduler(Protocol[W]):
     def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
         """What a step cost, as measured: its own, and what was computed for it a second time."""
         ...
+
+
+def uncached_tokens(seq: Work, block_tokens: int) -> int:
+    """Of what it knows: what would have to be computed, were it let in now or if it is in."""
+    return seq.todo if seq.computed else seq.todo - seq.found(block_tokens).blocks * block_tokens
 
 
 def admission_tokens(seq: Work, limits: Limits) -> int:

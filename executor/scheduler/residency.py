@@ -74,9 +74,10 @@ class Residency(Generic[W]):
         self._commit(entry, 0)
 
     def blocks(self, entry: Entry[W]) -> int:
-        """Those it will probably need, one more than it knows at least, the whole memory at most."""
+        """Those it will probably need beside what others hold, one token more than it knows at least, the
+        whole memory at most."""
         tokens = max(entry.expected_tokens, entry.work.known + 1)
-        return min(self.limits.blocks(tokens), self.limits.blocks_total)
+        return min(self.limits.blocks(tokens), self.limits.blocks_total) - entry.shared_blocks
 
     def share(self, weight: float, active_weight: float) -> float:
         """The part of the machine that is due to a tenant of `weight` among those who are here; a row's at

@@ -21,7 +21,16 @@ from typing import Final, Generic
 
 from executor.cost import Rates, TimeBudget
 from executor.scheduler.batching import newcomers
-from executor.scheduler.protocol import Chunk, Limits, Moment, Plan, W, Work, admission_tokens
+from executor.scheduler.protocol import (
+    Chunk,
+    Found,
+    Limits,
+    Moment,
+    Plan,
+    W,
+    Work,
+    admission_tokens,
+)
 
 AIM: Final = 0.95
 """Of what is promised between tokens: a step takes a little more or less than is expected."""
@@ -33,6 +42,7 @@ class Draft(Generic[W]):
     __slots__ = (
         "_budget",
         "_decodes",
+        "_found",
         "_limits",
         "_pace",
         "_rates",
@@ -44,6 +54,7 @@ class Draft(Generic[W]):
         "free",
         "open",
         "preempted",
+        "takers",
     )
 
     def __init__(
@@ -61,6 +72,10 @@ class Draft(Generic[W]):
         self._pace: tuple[float, float] | None = None  # a step of decodes alone; what was promised
         self._readers: Counter[int] | None = None  # of each block, if it was asked for
         self._decodes: list[Chunk[W]] = []
+        self._found: dict[
+            int, Found
+        ] = {}  # by ticket: what is found stays so while a step is planned
+        self.takers: set[str] = set()  # tenants of whom something is taken in this step
         self.fed: list[Chunk[W]] = []
         self.admitted: list[W] = []
         self.preempted: list[W] = []
@@ -95,10 +110,16 @@ class Draft(Generic[W]):
         readers = self._readers
         return sum(readers[block] == 1 for block in seq.blocks)
 
-    def lends(self, seq: W) -> bool:
-        """Whether somebody's blocks are lent in this step, or would be to `seq`: then nobody may be put
-        out any more, since it may be the lender."""
-        return seq.lent(self._limits.block_tokens) > 0 or any(each.lent for each in self.fed)
+    def found(self, seq: W) -> Found:
+        found = self._found.get(seq.ticket)
+        if found is None:
+            found = self._found[seq.ticket] = seq.found(self._limits.block_tokens)
+        return found
+
+    def uncached(self, seq: W) -> tuple[int, int]:
+        """Of what it knows: after how many tokens computing begins, and how many are to be computed."""
+        start = seq.computed or self.found(seq).blocks * self._limits.block_tokens
+        return start, seq.known - start
 
     def decode(self) -> None:
         self._decodes = [Chunk(seq, 1) for seq in self.alive if seq.todo == 1]
@@ -117,8 +138,7 @@ class Draft(Generic[W]):
 
     def has_time(self, seq: W) -> bool:
         """Whether anything of its prompt could still be computed in this step."""
-        skip = seq.lent(self._limits.block_tokens) * self._limits.block_tokens
-        return copy(self._budget).take(skip, seq.todo - skip) > 0
+        return copy(self._budget).take(*self.uncached(seq)) > 0
 
     def keeps_pace(self, seq: W) -> bool:
         """Whether, with it, a step of decodes alone still keeps the strictest promise between tokens of
@@ -150,23 +170,28 @@ class Draft(Generic[W]):
     def short(self, seq: W) -> tuple[int, int]:
         """Blocks and rows that are missing for that."""
         spare = self._limits.watermark_blocks if self.alive else 0
-        blocks = admission_blocks(seq, self._limits) + spare - self.free
+        blocks = self._admission_blocks(seq) + spare - self.free
         return blocks, len(self.alive) + 1 - self._limits.seqs
 
     def admit(self, seq: W) -> bool:
         """Begin one that fits.  False: the step is full."""
-        lent = seq.lent(self._limits.block_tokens)
-        skip = lent * self._limits.block_tokens
-        count = self._budget.take(skip, seq.todo - skip)
+        count = self._budget.take(*self.uncached(seq))
         if count > 0:
-            self.free -= admission_blocks(seq, self._limits)
+            taken = self.found(seq).blocks
+            self.free -= self._admission_blocks(seq)
             self.alive.append(seq)
             if self._pace is not None:
                 self._pace = self._paced(seq)
             self.admitted.append(seq)
             self.open -= 1
-            self.fed.append(Chunk(seq, count, lent))
+            self.fed.append(Chunk(seq, count, taken))
+            if taken:
+                self.takers.add(seq.tenant)
         return count > 0
+
+    def _admission_blocks(self, seq: W) -> int:
+        """Free ones that it takes; what two of one step find resting counts for both."""
+        return self._limits.blocks(admission_tokens(seq, self._limits)) - self.found(seq).held
 
     def plan(self) -> Plan[W]:
         """Rows of one token first, as a Batch is."""
@@ -178,10 +203,6 @@ class Draft(Generic[W]):
 def cheapest(running: Seq[W]) -> W:
     """Whose loss costs least: fewest computed tokens, youngest on a tie."""
     return min(running, key=lambda seq: (seq.computed, -seq.ticket))
-
-
-def admission_blocks(seq: Work, limits: Limits) -> int:
-    return limits.blocks(admission_tokens(seq, limits)) - seq.lent(limits.block_tokens)
 
 
 def growth(seq: Work, limits: Limits) -> int:

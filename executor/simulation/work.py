@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from executor.scheduler.protocol import NOTHING, Found
+
 NS: Final = 1_000_000_000
 _BLOCKS_MAX: Final = 1 << 24  # of one request: its numbers never meet another's
 
@@ -89,9 +91,8 @@ class SimWork:
     def generated(self) -> int:
         return self.known - self.prompt_tokens
 
-    def lent(self, block_tokens: int) -> int:
-        """Nobody's prompt is another's here."""
-        return 0
+    def found(self, block_tokens: int) -> Found:
+        return NOTHING
 
     def hold(self, count: int) -> int:
         """Own `count` blocks at least; how many were taken for that."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from executor.contract import Workload
 from executor.cost import Rates, Share, StepTimes, attribute
 from executor.scheduler.fair import Fair
-from executor.scheduler.protocol import Limits, Moment, Plan, Scheduler, admission_tokens
+from executor.scheduler.protocol import Found, Limits, Moment, Plan, Scheduler, admission_tokens
 from executor.scheduler.step import step_budget
 
 TRUE = Rates(step_ns=8e6, token_ns=2e5, token_context_ns=20.0, sequence_ns=1e6)
@@ -45,6 +45,7 @@ class Job:
     computed: int = 0
     high_water: int = 0
     preemptions: int = 0
+    kept_tokens: int = 0
     blocks: range = range(0)
     began_step: int | None = None
     came_step: int = 0
@@ -62,8 +63,10 @@ class Job:
     def generated(self) -> int:
         return self.known - self.prompt_tokens
 
-    def lent(self, block_tokens: int) -> int:
-        return 0
+    def found(self, block_tokens: int) -> Found:
+        """Kept in its own blocks, which rest until it is let in."""
+        kept = min(self.kept_tokens, self.known - 1) // block_tokens
+        return Found(kept, kept)
 
     def hold(self, count: int) -> int:
         """Own `count` blocks from now on; how many more that is."""
@@ -159,6 +162,11 @@ class House:
             self.free -= job.hold(self.limits.blocks(admission_tokens(job, self.limits)))
             if job.began_step is None:
                 job.began_step = self.steps
+        for chunk in plan.chunks:
+            if chunk.taken:
+                assert not chunk.seq.computed
+                chunk.seq.computed = chunk.taken * self.limits.block_tokens
+                chunk.seq.high_water = max(chunk.seq.high_water, chunk.seq.computed)
         if plan.chunks:
             self._run(plan)
         self.steps += 1
@@ -226,8 +234,9 @@ class House:
         for chunk in plan.chunks:
             assert 1 <= chunk.count <= chunk.seq.todo
         for chunk in (c for c in plan.chunks if c.seq.ticket not in decoding):
+            start = chunk.seq.computed + chunk.taken * self.limits.block_tokens
             budget._tokens_left -= chunk.count
-            budget._left_ns -= rates.row_ns(chunk.count, chunk.seq.computed)
+            budget._left_ns -= rates.row_ns(chunk.count, start)
             budget._floor = max(0, budget._floor - chunk.count)
         assert budget._tokens_left >= 0, "more of prompts than a step may have"
         # a prompt far on costs more a token: when that one has no time left, a step ends
