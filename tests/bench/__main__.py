@@ -1,4 +1,4 @@
-"""`python -m tests.bench serve | peers | engine | fairness | soak | streams | budget | crash`: see README.md beside this file.
+"""`python -m tests.bench serve | peers | engine | fairness | validate | soak | streams | budget | crash`: see README.md beside this file.
 
 Loopback only, bounded in requests and time, ends by itself.  Exit status 1 where something that was
 checked does not hold (an error, a ledger that disagrees, a scenario's fault), 2 where nothing could
@@ -14,7 +14,14 @@ from collections.abc import Sequence
 
 import uvloop
 
-from tests.bench import engine_command, fairness_command, peers_command, scenarios, soak_command
+from tests.bench import (
+    engine_command,
+    fairness_command,
+    peers_command,
+    scenarios,
+    soak_command,
+    validate_command,
+)
 from tests.bench.admin import Admin
 from tests.bench.machine import this_machine
 from tests.bench.options import (
@@ -149,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     engine_command.add_parser(commands, [shared])
     fairness_command.add_parser(commands, [shared])
     soak_command.add_parser(commands, [shared])
+    validate_command.add_parser(commands, [shared])
 
     for name, run, what in (
         ("streams", streams, "64 streams, 30 %% hang up: nothing is left, billed = generated"),
