@@ -327,6 +327,13 @@ class ExecutorLost(Exception):
     """The executor is not there, or died under this request.  Retryable."""
 
 
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tokens came that came so far: how many, and how long from the first to the last of them."""
+
+    tokens: int = 0
+    span_ns: int = 0
+
+
 class Turn(Protocol):
     """One request's place in an executor: an async iterator over its updates.
 
@@ -346,6 +353,11 @@ class Turn(Protocol):
     @property
     def ended(self) -> Ended | None:
         """The last word, once it was heard.  After the turn is closed, never None."""
+        ...
+
+    @property
+    def pace(self) -> Pace:
+        """As the tokens arrived here, read or not: a slow reader does not change it."""
         ...
 
     def interrupt(self, why: BaseException) -> None:

@@ -17,6 +17,7 @@ from executor.contract import (
     Cause,
     Emitted,
     Ended,
+    Pace,
     Prefilling,
     Submit,
     TokenLogprobs,
@@ -34,6 +35,7 @@ class MailboxTurn:
         "_finished",
         "_generated",
         "_heard",
+        "_last_ns",
         "_logprobs",
         "_marks_ns",
         "_prefilled",
@@ -49,6 +51,7 @@ class MailboxTurn:
         self._prompt_tokens = len(job.prompt)
         self._clock_ns = clock_ns
         self._marks_ns = [clock_ns()]  # submitted, prefill begun, first token
+        self._last_ns = 0  # the last token so far
         self._status: Waiting | Prefilling | None = None
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
@@ -78,6 +81,12 @@ class MailboxTurn:
     @property
     def ended(self) -> Ended | None:
         return self._ended
+
+    @property
+    def pace(self) -> Pace:
+        if not self._generated:
+            return Pace()
+        return Pace(tokens=self._generated, span_ns=self._last_ns - self._marks_ns[2])
 
     def interrupt(self, why: BaseException) -> None:
         if self._ended is None and self._why is None:
@@ -110,6 +119,7 @@ class MailboxTurn:
                 self._generated += len(update.tokens)
                 self._prefilled = self._prompt_tokens
                 self._mark(2)
+                self._last_ns = self._clock_ns()
             case Ended():
                 self._status = None
                 self._ended = update

@@ -15,7 +15,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from executor.contract import Cause, Ended, Executor, ExecutorLost, Submit, Turn, Update
+from executor.contract import Cause, Ended, Executor, ExecutorLost, Pace, Submit, Turn, Update
 from gateway.errors import ApiError, invalid, unavailable
 from gateway.unbroken import unbroken
 
@@ -31,7 +31,7 @@ class _Seat:
 
 class Answer:
     """Async context: submits on entry, aborts what still runs on exit.  Afterwards `ended` has the
-    last word on every choice that was submitted."""
+    last word on every choice that was submitted, and `paces` how its tokens came until it was let go."""
 
     def __init__(self, executor: Executor, submits: Sequence[Submit], *, n: int = 1) -> None:
         """Every `n` submits in a row have the same prompt, which the first of them computes."""
@@ -43,6 +43,7 @@ class Answer:
         self._reading: dict[asyncio.Task[Update | None], int] = {}
         self._why: BaseException | None = None
         self.ended: dict[int, Ended] = {}
+        self.paces: dict[int, Pace] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -117,6 +118,7 @@ class Answer:
 
     async def _close(self, index: int) -> None:
         seat = self._seats[index]
+        self.paces.setdefault(index, seat.turn.pace)
         await seat.stack.aclose()
         if seat.turn.ended is not None:
             self.ended[index] = seat.turn.ended
@@ -179,6 +181,16 @@ def fault(ended: Ended) -> ApiError:
     return unavailable(
         "The model stopped while this answer was running. Try again.", code="executor_lost"
     )
+
+
+def cut_short(why: ApiError) -> ApiError:
+    """The same for who has heard, and pays for, a part: another of the choices was still waiting."""
+    if why.code == "queue_backlog":
+        why.message = (
+            "A choice of this request was still waiting for its turn and made room for others, since too "
+            "many of your own requests wait. The answer ends here; what was sent of it is charged."
+        )
+    return why
 
 
 def _seconds(retry_ms: int | None) -> int:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from executor.contract import Cause, Ended, Grammar, Sampling, Submit
+from executor.contract import Cause, Ended, Grammar, Pace, Sampling, Submit
 from gateway.errors import ApiError
 from gateway.middleware.wire import ClientGone
 from policies.facts import Meters, Principal
@@ -84,11 +84,13 @@ class Case:
     received_wall_ms: int
     received_ns: int
     admitted_ns: int | None = None
+    left_ns: int | None = None  # when nobody listened any more
     closed_ns: int | None = None
     headroom: Headroom | None = None
     dims: Dimensions | None = None
     hold: Hold | None = None
     ended: dict[int, Ended] = field(default_factory=dict)
+    paces: dict[int, Pace] = field(default_factory=dict)
     output_caps: dict[int, int] = field(default_factory=dict)
     finish_reasons: dict[int, str] = field(default_factory=dict)
     delivered_tokens: int = 0

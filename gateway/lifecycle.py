@@ -253,9 +253,13 @@ async def running(house: House, grant: Grant, hold: Hold, case: Case) -> AsyncIt
     try:
         with house.live.entered(request, expires_in_ms=expires_in_ms(house, grant.who)):
             async with answer:
-                yield answer
+                try:
+                    yield answer
+                finally:  # before the abort is confirmed: what comes now, nobody waits for
+                    case.left_ns = house.clock.monotonic_ns()
     finally:
         case.ended = dict(answer.ended)
+        case.paces = dict(answer.paces)
 
 
 def expires_in_ms(house: House, who: Principal) -> int | None:

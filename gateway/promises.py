@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Final
 
-from executor.contract import Cause, Ended
+from executor.contract import Cause, Ended, Pace
 from gateway.case import Case
 from policies.classes import Fate, Judged, ServiceClass, Times, Verdict
 
@@ -28,18 +28,22 @@ _LATE: Final = 408
 
 @dataclass(slots=True)
 class Tally:
-    """`requests`: all that were authorised.  `promised` is the sum of `kept` and `broken`: the others ended
-    before anything could be kept.  `refused`: for a backlog of their own; `displaced` of these had waited.
-    `unserved`: what was broken by giving no token at all."""
+    """`requests`: all that were authorised, which are the sum of `PARTS`.  `refused`: for a backlog of their own;
+    `displaced` of these had waited.  `limited`: by a rate, a budget or another limit, or for a mistake of
+    theirs.  `left`: before anything could be judged.  `unjudged`: nothing was promised, or too little came
+    to judge by.  Of the broken, `unserved` had no token at all."""
 
     requests: int = 0
     kept: int = 0
     broken: int = 0
+    refused: int = 0
+    limited: int = 0
+    left: int = 0
+    unjudged: int = 0
     ttft_kept: int = 0
     ttft_broken: int = 0
     itl_kept: int = 0
     itl_broken: int = 0
-    refused: int = 0
     displaced: int = 0
     unserved: int = 0
 
@@ -49,19 +53,34 @@ class Tally:
 
     def count(self, fate: Fate, judged: Judged) -> None:
         self.requests += 1
-        self.kept += judged.whole is Verdict.KEPT
-        self.broken += judged.whole is Verdict.BROKEN
+        part = _part(fate, judged)
+        setattr(self, part, getattr(self, part) + 1)
         self.ttft_kept += judged.ttft is Verdict.KEPT
         self.ttft_broken += judged.ttft is Verdict.BROKEN
         self.itl_kept += judged.itl is Verdict.KEPT
         self.itl_broken += judged.itl is Verdict.BROKEN
-        self.refused += fate in {Fate.BACKLOG, Fate.DISPLACED}
         self.displaced += fate is Fate.DISPLACED
         self.unserved += fate is Fate.PLATFORM and judged.ttft is Verdict.BROKEN
 
     def add(self, other: Tally) -> None:
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+PARTS: Final = ("kept", "broken", "refused", "limited", "left", "unjudged")
+_WHY_NOT_JUDGED: Final = {
+    Fate.BACKLOG: "refused",
+    Fate.DISPLACED: "refused",
+    Fate.OTHER: "limited",
+    Fate.LEFT: "left",
+}
+
+
+def _part(fate: Fate, judged: Judged) -> str:
+    """The one of `PARTS` that a request counts in."""
+    if judged.whole is not Verdict.NONE:
+        return judged.whole.value
+    return _WHY_NOT_JUDGED.get(fate, "unjudged")
 
 
 Row = tuple[str, str]  # class, tenant
@@ -122,12 +141,14 @@ class Promises:
 
 
 def fate_of(case: Case) -> Fate:
-    """How it fared.  Cut off by the client counts as served: what it saw is judged."""
+    """How it fared."""
     refused = [each for each in case.ended.values() if each.cause is Cause.BACKLOG]
     if refused:
         return Fate.DISPLACED if any(map(had_waited, refused)) else Fate.BACKLOG
     if case.outcome == "crashed":
         return Fate.PLATFORM
+    if case.outcome == "cancelled":
+        return Fate.LEFT
     if case.error is None:
         return Fate.SERVED
     ours = case.error.status >= 500 or case.error.status == _LATE
@@ -140,22 +161,20 @@ def had_waited(ended: Ended) -> bool:
 
 
 def times_of(case: Case) -> Times:
-    """Of several choices, the one whose tokens came slowest.  The executor's clock says how slow, so that a
-    client that reads slowly breaks no promise of ours; for one that was put back into the queue in
-    between, which that clock leaves out, it is the time until the end."""
-    closed_ns = case.closed_ns or case.received_ns
-    life_ns = closed_ns - case.received_ns
+    """Of several choices, the one whose tokens came slowest.  As they came to the gateway, whoever read them
+    and when: so a client that reads slowly breaks no promise of ours, nor does one that leaves."""
+    until_ns = case.left_ns or case.closed_ns or case.received_ns
+    life_ns = until_ns - case.received_ns
     promised = all(each.promised for each in case.ended.values())
     if case.first_token_ns is None:
         return Times(life_ns, promised=promised)
-    decodes = [
-        (closed_ns - case.first_token_ns if each.preemptions else each.decode_ns, each.generated)
-        for each in case.ended.values()
-        if each.generated > 1
-    ]
-    decode_ns, tokens = max(decodes, key=lambda one: one[0] / (one[1] - 1), default=(0, 0))
+    slowest = max(
+        (each for each in case.paces.values() if each.tokens > 1),
+        key=lambda each: each.span_ns / (each.tokens - 1),
+        default=Pace(),
+    )
     ttft_ns = case.first_token_ns - case.received_ns
-    return Times(life_ns, ttft_ns, decode_ns, tokens, promised)
+    return Times(life_ns, ttft_ns, slowest.span_ns, slowest.tokens, promised)
 
 
 def class_of(case: Case, named: Mapping[str, ServiceClass]) -> ServiceClass | None:

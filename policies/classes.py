@@ -102,7 +102,8 @@ class Verdict(StrEnum):
 class Fate(StrEnum):
     """How a request fared that was authorised: what its promises are judged by, beside its times."""
 
-    SERVED = "admitted"  # and served to its end, or until its caller left
+    SERVED = "admitted"  # and served to its end
+    LEFT = "cancelled"  # its caller left before the end: judged by what had come until then
     BACKLOG = "refused_backlog"  # too much of its tenant's own waited: told at once
     DISPLACED = "displaced"  # the same, after it had waited: it made room for others
     PLATFORM = "refused_platform"  # we could not, though it was within its share; or we lost it
@@ -111,8 +112,9 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """`ttft_ns`: from arrival until the first token left; None if none did.  `life_ns`: from arrival to
-    the last word.  `decode_ns`: from the first token to the last of `tokens`.  `promised`: False where
+    """`ttft_ns`: from arrival until the first token left; None if none did.  `life_ns`: from arrival until
+    the last word, or until the caller left.  `decode_ns`: from the first token to the last of `tokens`, and
+    no further: what had not come when the caller left says nothing.  `promised`: False where
     the prompt alone takes longer than the first token is promised: then that is promised nothing."""
 
     life_ns: int

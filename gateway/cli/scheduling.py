@@ -179,16 +179,19 @@ _PROMISES = {
     "ttft_ms": "ttft_ms",
     "itl_ms": "itl_ms",
     "requests": "requests",
-    "promised": "promised",
     "kept": "kept",
     "broken": "broken",
+    "refused": "refused",
+    "limited": "limited",
+    "left": "left",
+    "unjudged": "unjudged",
     "ttft_broken": "late",
     "itl_broken": "slow",
     "unserved": "unserved",
-    "refused": "refused",
 }
 _LEGEND = (
-    "Broken: the first token came after ttft ms (late; unserved: never, through our doing), or the "
-    "tokens came slower than itl ms on average (slow). Refused: too much of its own tenant's waited, "
-    "and nothing was promised."
+    "requests = kept + broken + refused + limited + left + unjudged. Of the broken: late, the first token "
+    "came after ttft ms (unserved: never, through our doing); slow, the tokens came slower than itl ms on "
+    "average. Refused: too much of its own tenant's waited. Limited: by a rate, a budget or another limit. "
+    "Left: the caller, before anything could be judged. Unjudged: nothing was promised, or too little came."
 )

@@ -312,17 +312,29 @@ def test_promises_are_told_with_what_the_words_mean(
     admin: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {"service_class": "interactive", "tenant": "acme", "ttft_ms": 2000, "itl_ms": None,
-           "requests": 12, "promised": 9, "kept": 7, "broken": 2, "ttft_broken": 2,
-           "itl_broken": 0, "unserved": 1, "refused": 3, "displaced": 1}  # fmt: skip
+           "requests": 17, "promised": 9, "kept": 7, "broken": 2, "refused": 3, "limited": 4,
+           "left": 1, "unjudged": 0, "ttft_broken": 2, "itl_broken": 0, "unserved": 1,
+           "displaced": 1}  # fmt: skip
     asked = "GET /v1/admin/promises?by=service_class%2Ctenant"
     admin.answers[asked] = {"from": "2026-11-29T10:00:00+00:00", "rows": [row]}
     assert lockgate("promises") == 0
     titles, told, *rest = capsys.readouterr().out.splitlines()
     assert "late" in titles
     assert told.split() == [
-        *("interactive", "acme", "2,000", "–", "12", "9", "7", "2", "2", "0", "1", "3"),  # noqa: RUF001 — a dash for nothing
+        *("interactive", "acme", "2,000", "–", "17", "7", "2", "3", "4", "1", "0", "2", "0", "1"),  # noqa: RUF001 — a dash for nothing
     ]
     assert "Since 2026-11-29" in " ".join(rest)
+    parts = "requests = kept + broken + refused + limited + left + unjudged"
+    assert parts in " ".join(rest).replace("\n", " ")
+    columns = dict(
+        zip(
+            titles.replace("ttft ms", "ttft").replace("itl ms", "itl").split(),
+            told.split(),
+            strict=True,
+        )
+    )
+    whole, *named = (int(columns[name]) for name in parts.replace("=", "+").split(" + "))
+    assert whole == sum(named)
 
 
 def test_explain_draws_the_stages_tokens_and_cost(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from executor.contract import Cause, Ended, Sampling
+from executor.contract import Cause, Ended, Pace, Sampling
 from gateway.case import Case, Job
 from gateway.errors import invalid, unavailable
-from gateway.promises import HOUR_MS, HOURS_MAX, Promises, fate_of, times_of
+from gateway.promises import HOUR_MS, HOURS_MAX, PARTS, Promises, Tally, fate_of, times_of
 from policies.classes import Fate, Judged, Times, Verdict
 from policies.facts import Credential, CredentialKind, Principal
 
@@ -79,7 +79,7 @@ def last(cause: Cause, **spans: Any) -> Ended:
     ("made", "fate"),
     (
         (case(last(Cause.STOP)), Fate.SERVED),
-        (case(last(Cause.ABORTED), outcome="cancelled"), Fate.SERVED),
+        (case(last(Cause.ABORTED), outcome="cancelled"), Fate.LEFT),
         (case(last(Cause.STOP), last(Cause.BACKLOG, retry_ms=1, queued_ns=9)), Fate.BACKLOG),
         (case(last(Cause.BACKLOG, queued_ns=9)), Fate.DISPLACED),
         (case(last(Cause.BACKLOG)), Fate.BACKLOG),  # the newcomer itself made room
@@ -94,19 +94,31 @@ def test_how_a_case_fared(made: Case, fate: Fate) -> None:
 
 
 def test_times_are_those_of_the_slowest_choice() -> None:
-    quick, slow = (
-        last(Cause.STOP, generated=11, decode_ns=100),
-        last(Cause.STOP, generated=3, decode_ns=80),
-    )
-    one = last(Cause.STOP, generated=1, decode_ns=7)
+    quick, slow, one = Pace(tokens=11, span_ns=100), Pace(tokens=3, span_ns=80), Pace(tokens=1)
     seen = {"first_token_ns": 1_500, "closed_ns": 9_000}
-    assert times_of(case(quick, slow, one, **seen)) == Times(8_000, 500, 80, 3)
-    assert times_of(case(one, **seen)) == Times(8_000, 500)
+    end = last(Cause.STOP)
+
+    def paced(*paces: Pace, **more: Any) -> Case:
+        return case(end, **{**seen, "paces": dict(enumerate(paces)), **more})
+
+    assert times_of(paced(quick, slow, one)) == Times(8_000, 500, 80, 3)
+    assert times_of(paced(one, Pace())) == Times(8_000, 500)
     assert times_of(case(closed_ns=9_000)) == Times(8_000)
-    long = last(Cause.STOP, generated=1, promised=False)
-    assert times_of(case(quick, long, **seen)) == Times(8_000, 500, 100, 11, promised=False)
-    back = last(Cause.STOP, generated=3, decode_ns=80, preemptions=1)
-    assert times_of(case(quick, back, **seen)) == Times(8_000, 500, 7_500, 3)
+    assert times_of(paced(quick, left_ns=3_000)) == Times(2_000, 500, 100, 11)
+    long = case(last(Cause.STOP, promised=False), paces={0: quick}, **seen)
+    assert times_of(long) == Times(8_000, 500, 100, 11, promised=False)
+
+
+@pytest.mark.parametrize("fate", Fate)
+@pytest.mark.parametrize("whole", Verdict)
+def test_every_request_counts_in_one_part(fate: Fate, whole: Verdict) -> None:
+    """Whoever adds the columns up gets the requests."""
+    tally = Tally()
+    tally.count(fate, Judged(whole, Verdict.NONE))
+    parts = {name: getattr(tally, name) for name in PARTS}
+    assert (tally.requests, sum(parts.values())) == (1, 1)
+    if whole is not Verdict.NONE:
+        assert parts[whole.value] == 1
 
 
 def test_what_was_heard_is_paid_for_though_another_choice_made_room() -> None:

@@ -75,10 +75,11 @@ IN_TIME = Times(life_ns=9000 * MS, ttft_ns=2000 * MS, decode_ns=1200 * MS, token
         (Fate.SERVED, replace(IN_TIME, decode_ns=1200 * MS + 10), Judged(KEPT, BROKEN)),
         (Fate.SERVED, replace(IN_TIME, tokens=1), Judged(KEPT, NONE)),
         (Fate.SERVED, replace(IN_TIME, ttft_ns=9000 * MS, promised=False), Judged(NONE, KEPT)),
-        (Fate.SERVED, Times(life_ns=1999 * MS), Judged()),  # left early: it proves nothing
-        (Fate.SERVED, Times(life_ns=2001 * MS), Judged(ttft=BROKEN)),
         (Fate.PLATFORM, Times(life_ns=1), Judged(ttft=BROKEN)),
         (Fate.PLATFORM, IN_TIME, Judged(KEPT, KEPT)),  # lost later: what was promised was kept
+        (Fate.LEFT, IN_TIME, Judged(KEPT, KEPT)),
+        (Fate.LEFT, Times(life_ns=1999 * MS), Judged()),  # it proves nothing
+        (Fate.LEFT, Times(life_ns=2001 * MS), Judged(ttft=BROKEN)),
         (Fate.BACKLOG, Times(life_ns=1), Judged()),
         (Fate.DISPLACED, Times(life_ns=9000 * MS), Judged()),
         (Fate.OTHER, Times(life_ns=9000 * MS), Judged()),
