@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from itertools import count, groupby
@@ -65,7 +65,7 @@ class EchoExecutor:
     """Implements `contract.Executor`.  `seqs_max` run at once, the others wait in line; blocks are
     counted as the real one would.  It is first come, first served: classes of work are kept and shown,
     not heeded.  With `crash_at`, each job dies before that token (from 0); `refuses` is a scheduler that
-    turns away.  `fail` is the death of the executor, `recover` its return."""
+    turns away.  `displace` is what it may do later, `fail` is the death of the executor, `recover` its return."""
 
     def __init__(
         self,
@@ -124,6 +124,10 @@ class EchoExecutor:
         for job in [*self._waiting, *self._running]:
             job.turn.lose(Cause.CRASHED, detail)
             self._drop(job)
+
+    def displace(self) -> None:
+        """The newest in line makes room for others."""
+        self._end(self._waiting[-1], Cause.BACKLOG)
 
     def recover(self) -> None:
         self._card = self._full_card
@@ -299,30 +303,26 @@ class _Job:
             self.timer = None
 
 
-def _lanes(running: list[_Job], waiting: list[_Job], now_ns: int) -> list[Lane]:
+def _lanes(running: list[_Job], waiting: list[_Job], now_ns: int) -> Iterator[Lane]:
     """Every job takes turns with every other, so what a lane has of the echo is its part of those that
     speak."""
     weights = {job.tenant: job.weight for job in (*running, *waiting)}
     speaking = set(map(id, running))
     everybody = sorted((*running, *waiting), key=lambda job: job.lane)
-    lanes: list[Lane] = []
     for (workload, tenant), group in groupby(everybody, key=lambda job: job.lane):
         jobs = list(group)
         here = [job for job in jobs if id(job) in speaking]
         waits_ns = [now_ns - job.submitted_ns for job in jobs if id(job) not in speaking]
-        lanes.append(
-            Lane(
-                workload=workload,
-                tenant=tenant,
-                running=len(here),
-                waiting=len(waits_ns),
-                blocks=sum(job.blocks for job in here),
-                used=len(here) / max(1, len(running)),
-                due=weights[tenant] / sum(weights.values()),
-                oldest_ms=max(waits_ns, default=0) // 1_000_000,
-            )
+        yield Lane(
+            workload=workload,
+            tenant=tenant,
+            running=len(here),
+            waiting=len(waits_ns),
+            blocks=sum(job.blocks for job in here),
+            used=len(here) / max(1, len(running)),
+            due=weights[tenant] / sum(weights.values()),
+            oldest_ms=max(waits_ns, default=0) // 1_000_000,
         )
-    return lanes
 
 
 def _logprobs(job: Submit, token: int) -> tuple[TokenLogprobs, ...]:

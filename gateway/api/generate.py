@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from executor.contract import Prefilling, Waiting
 from gateway import lifecycle, refusals, strict_json
-from gateway.answer import Answer
+from gateway.answer import Answer, cut_short
 from gateway.api import sse
 from gateway.api.answers import Choice, Head, Usage
 from gateway.api.doorway import Doorway
@@ -304,7 +304,8 @@ class StreamShape:
         return sse.preparing_comment(progress)
 
     def error(self, why: ApiError) -> bytes:
-        return sse.error_event(named(why, self._controls.structure))
+        told = cut_short(why) if self._case.delivered_tokens else why
+        return sse.error_event(named(told, self._controls.structure))
 
     def _open(self, index: int) -> bytes:
         if index in self._opened or not isinstance(self._wording, ChatStream):

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ import pytest
 
 from executor.contract import LANES_MAX, Cause, Ended, Submit
 from executor.echo import EchoExecutor
+from gateway import lifecycle
 from gateway.answer import fault
+from gateway.case import Case
+from gateway.house import House
+from gateway.promises import PARTS
 from gateway.queue import UNKNOWN
 from policies.classes import ServiceClass
 from policies.facts import Budget
@@ -191,6 +196,59 @@ def replace_wait(word: Ended, retry_ms: int | None) -> Ended:
     return Ended(request=1, cause=word.cause, retry_ms=retry_ms)
 
 
+@pytest.mark.parametrize("path", (CHAT, TEXT))
+def test_a_choice_displaced_while_another_speaks_ends_the_stream_and_what_was_sent_is_charged(
+    tmp_path: Path, path: str
+) -> None:
+    async def gate(_: Submit, k: int) -> None:
+        if k == 2:
+            await asyncio.Event().wait()
+
+    async def story(home: Inhouse) -> None:
+        more: dict[str, Any] = {
+            "max_tokens": 9,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        body = chat_body("hello", n=2, **more)
+        if path == TEXT:
+            body = {"model": "echo", "prompt": ["hello", "world"], **more}
+        exchange = home.caller().start("POST", path, body)
+        await exchange.until(
+            lambda each: b"".join(each.parts).count(b"data: ") >= 1 + (path == CHAT)
+        )
+        home.echo.displace()
+        answer = await exchange.end()
+        *said, error, done = answer.events()
+        assert (answer.status, done) == (200, "[DONE]")
+        assert all("usage" not in each or each["usage"] is None for each in said)
+        assert set(error) == {"error"}
+        assert set(error["error"]) == {"message", "type", "param", "code"}
+        assert (error["error"]["type"], error["error"]["code"]) == (
+            "rate_limit_error",
+            "queue_backlog",
+        )
+        assert "is charged" in error["error"]["message"]
+        assert "costs nothing" not in error["error"]["message"]
+        request = answer.headers["x-request-id"]
+        told = (await home.operator().get(f"/v1/admin/requests/{request}")).json()
+        assert (told["outcome"], told["reason"], told["state"]) == (
+            "failed",
+            "queue_backlog",
+            "settled",
+        )
+        assert (told["tokens"]["output"], told["tokens"]["delivered"]) == (2, 2)
+        assert Decimal(told["reserved_usd"]) > Decimal(told["price_usd"]) > 0
+        (budget,) = (await home.operator().get("/v1/admin/budgets", "tenant=acme")).json()[
+            "budgets"
+        ]
+        assert (budget["spent_usd"], budget["held_usd"]) == (told["price_usd"], "0.000000000")
+        row = (await promises(home))["interactive"]
+        assert (row["requests"], row["refused"], row["displaced"]) == (1, 1, 1)
+
+    lived(tmp_path, story, echo=EchoExecutor(gate=gate, seqs_max=1))
+
+
 # Kept and broken
 
 
@@ -244,6 +302,64 @@ def test_a_promise_that_cannot_be_kept_is_broken(tmp_path: Path) -> None:
 
     hasty = ServiceClass("interactive", ttft_ms=1)
     lived(tmp_path, story, classes=(hasty,), echo=EchoExecutor(gate=gate))
+
+
+def test_a_stream_that_is_cut_is_judged_by_what_had_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait for a third token that nobody stayed to hear is no slow token of ours."""
+    now, cases = [1], list[Case]()
+    observe = lifecycle.observe
+
+    def observed(house: House, case: Case) -> None:
+        cases.append(case)
+        observe(house, case)
+
+    monkeypatch.setattr(lifecycle, "observe", observed)
+    third = asyncio.Event()
+
+    async def gate(_: Submit, k: int) -> None:
+        now[0] += 1_000_000
+        if k == 2:
+            third.set()
+            await asyncio.Event().wait()
+
+    async def story(home: Inhouse) -> None:
+        exchange = home.caller().start("POST", CHAT, chat_body("hello", stream=True))
+        await third.wait()
+        await exchange.until(lambda each: len(each.parts) >= 1)
+        now[0] += 10_000_000_000
+        exchange.leave()
+        await exchange.end()
+        row = (await promises(home))["interactive"]
+        assert (row["requests"], row["kept"], row["itl_kept"], row["broken"]) == (1, 1, 1, 0)
+        (case,) = cases
+        assert case.received_ns < (case.left_ns or 0) <= (case.closed_ns or 0)
+        text = (await home.operator().get("/metrics")).body.decode()
+        assert 'class_requests_total{outcome="cancelled",service_class="interactive"} 1.0' in text
+
+    strict = ServiceClass("interactive", ttft_ms=60_000, itl_ms=100)
+    echo = EchoExecutor(gate=gate, clock_ns=lambda: now[0])
+    lived(tmp_path, story, classes=(strict,), echo=echo)
+
+
+def test_the_columns_add_up(tmp_path: Path) -> None:
+    door = Turnstile(None, BACKLOG, OVERLOADED)
+
+    async def story(home: Inhouse) -> None:
+        for _ in range(3):
+            await home.caller().chat("hello")
+        await home.caller().chat("hello", service_tier="flex")  # it is promised nothing
+        assert (await home.caller().chat("hello")).status == 429  # the rate
+        rows = (await home.operator().get("/v1/admin/promises")).json()["rows"]
+        for row in rows:
+            assert row["requests"] == sum(row[part] for part in PARTS), row
+        mine = {row["service_class"]: [row[part] for part in PARTS] for row in rows}
+        assert mine == {"interactive": [1, 1, 1, 1, 0, 0], "batch": [0, 0, 0, 0, 0, 1]}
+
+    # what is refused gives its place back
+    plan = replace(PLAN, limits=replace(PLAN.limits, rpm=2))
+    lived(tmp_path, story, plan=plan, echo=EchoExecutor(refuses=door))
 
 
 def test_a_tenant_sees_its_own_promises_and_an_operator_everybodys(tmp_path: Path) -> None:
