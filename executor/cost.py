@@ -10,7 +10,7 @@ Refuses to know: sequences, requests, clocks.  Pure but for `StepTimes`, which r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Final, NamedTuple
 
@@ -36,6 +36,11 @@ class Rates:
     def row_ns(self, new: int, start: int) -> float:
         """xᵢ: what a row of `new` tokens after `start` computed ones adds to a step."""
         return self.sequence_ns + self.tokens_ns(new, start)
+
+    def decodes_ns(self, starts: Iterable[int]) -> list[float]:
+        """`row_ns(1, start)` of each, to the last bit: a step has hundreds."""
+        row, token, context = self.sequence_ns, self.token_ns, self.token_context_ns
+        return [row + (token + context * (start + 1.0)) for start in starts]
 
 
 PESSIMIST: Final = Rates(step_ns=5e6, token_ns=1e6, token_context_ns=100.0, sequence_ns=1e5)

@@ -140,7 +140,6 @@ class Fair(Generic[W]):
         self._contended = self._accounts.contended
         draft = Draft(self.running, self.waiting, moment, self._limits)
         draft.grow(self._for_growth)
-        draft.decode()
         put_out = [self._put_out(seq, moment.rates) for seq in draft.preempted]
         filling = Filling(draft, moment, self._victims)
         self._fill(filling)
@@ -167,7 +166,7 @@ class Fair(Generic[W]):
     def _fill(self, filling: Filling[W]) -> None:
         """Give the rest of the step to prompts, in order of their class and of what their tenants had."""
         draft = filling.draft
-        begun = [entry for entry in self._running.values() if entry.work.todo > 1]
+        begun = [self._running[seq.ticket] for seq in draft.begun]
         begun.sort(key=self._goes_on, reverse=True)
         while begun or filling.admits:
             head = self._head(filling) if filling.admits else None

@@ -61,9 +61,8 @@ class Fcfs(Generic[W]):
     def plan(self, moment: Moment) -> Plan[W]:
         draft = Draft(self._running, self._waiting, moment, self.limits)
         draft.grow(cheapest)
-        draft.decode()
-        for seq in draft.alive:
-            if seq.todo > 1 and not draft.go_on(seq):
+        for seq in draft.begun:
+            if not draft.go_on(seq):
                 break
         for seq in self._waiting:
             if not (draft.open and draft.fits(seq) and draft.admit(seq)):

@@ -12,7 +12,7 @@ Refuses to know: who should be served.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 from copy import copy
 from itertools import chain
@@ -37,11 +37,12 @@ AIM: Final = 0.95
 
 
 class Draft(Generic[W]):
-    """One step of one policy.  `open`: how many newcomers may still come in."""
+    """One step of one policy.  `open`: how many newcomers may still come in.  `begun`: prompts that
+    were begun before, as long as they are `alive`."""
 
     __slots__ = (
         "_budget",
-        "_decodes",
+        "_decoding",
         "_found",
         "_limits",
         "_pace",
@@ -50,6 +51,7 @@ class Draft(Generic[W]):
         "_wake_ns",
         "admitted",
         "alive",
+        "begun",
         "fed",
         "free",
         "open",
@@ -65,13 +67,20 @@ class Draft(Generic[W]):
             limits.batching, len(running), waiting, limits.seqs, moment.now_ns
         )
         self.alive = list(running)
+        self.begun: list[W] = []
+        self._decoding: list[W] = []
+        for seq in running:
+            todo = seq.todo
+            if todo == 1:
+                self._decoding.append(seq)
+            elif todo:
+                self.begun.append(seq)
         self.free = moment.free_blocks
         self._limits = limits
-        self._budget = step_budget(running, moment.rates, limits)
+        self._budget = step_budget(self._decoding, moment.rates, limits)
         self._rates = moment.rates
         self._pace: tuple[float, float] | None = None  # a step of decodes alone; what was promised
         self._readers: Counter[int] | None = None  # of each block, if it was asked for
-        self._decodes: list[Chunk[W]] = []
         self._found: dict[
             int, Found
         ] = {}  # by ticket: what is found stays so while a step is planned
@@ -84,11 +93,12 @@ class Draft(Generic[W]):
         """See that every decode has its next block: only decodes can need one, since a prompt got all of
         its own on admission.  One that could not grow with the whole memory to itself has ended before
         (`Sequence.verdict`), so the last one standing always can."""
-        need = sum(growth(seq, self._limits) for seq in self.alive)
+        need = sum(growth(self._decoding, self._limits))
         while need > self.free:
             assert len(self.alive) > 1, "the last survivor could not grow: it should have ended"
             chosen = victim(self.alive)
-            need -= growth(chosen, self._limits)
+            if chosen in self._decoding:
+                need -= sum(growth((chosen,), self._limits))
             self.preempt(chosen)
             self.open = 0  # nobody comes in while somebody is put out
         self.free -= need
@@ -98,10 +108,11 @@ class Draft(Generic[W]):
         self.free += self.freed(seq)
         assert self._readers is not None
         self._readers.subtract(seq.blocks)
-        self.alive.remove(seq)
+        for rows in (self.alive, self.begun, self._decoding):
+            if seq in rows:
+                rows.remove(seq)
         self._pace = None
         self.preempted.append(seq)
-        self._decodes = [chunk for chunk in self._decodes if chunk.seq is not seq]
 
     def freed(self, seq: W) -> int:
         """Blocks that would come free with it: those that nobody else reads."""
@@ -120,9 +131,6 @@ class Draft(Generic[W]):
         """Of what it knows: after how many tokens computing begins, and how many are to be computed."""
         start = seq.computed or self.found(seq).blocks * self._limits.block_tokens
         return start, seq.known - start
-
-    def decode(self) -> None:
-        self._decodes = [Chunk(seq, 1) for seq in self.alive if seq.todo == 1]
 
     def go_on(self, seq: W) -> bool:
         """Compute more of a prompt that was begun.  False: the step is full."""
@@ -146,7 +154,7 @@ class Draft(Generic[W]):
         if all(each.itl_ms is None for each in self._limits.workloads):
             return True
         if self._pace is None:
-            decodes_ns = sum(self._rates.row_ns(1, each.known) for each in self.alive)
+            decodes_ns = sum(self._rates.decodes_ns([each.known for each in self.alive]))
             self._pace = self._rates.step_ns + decodes_ns, self._strictest_ns(self.alive)
         decodes_ns, promised_ns = self._paced(seq)
         return decodes_ns <= promised_ns
@@ -196,8 +204,9 @@ class Draft(Generic[W]):
     def plan(self) -> Plan[W]:
         """Rows of one token first, as a Batch is."""
         fed = sorted(self.fed, key=lambda chunk: chunk.count > 1)
-        wake_ns = None if fed or self._decodes else self._wake_ns
-        return Plan([*self._decodes, *fed], self.admitted, self.preempted, wake_ns)
+        chunks = [Chunk(seq, 1) for seq in self._decoding]
+        chunks += fed
+        return Plan(chunks, self.admitted, self.preempted, None if chunks else self._wake_ns)
 
 
 def cheapest(running: Seq[W]) -> W:
@@ -205,18 +214,32 @@ def cheapest(running: Seq[W]) -> W:
     return min(running, key=lambda seq: (seq.computed, -seq.ticket))
 
 
+<<<<<<< HEAD
 def growth(seq: Work, limits: Limits) -> int:
     """Blocks its next decode needs beyond those it has.  One that waits for its grammar's word on
     the next token (all it knows is computed) needs none yet."""
     if not seq.todo:
         return 0
     return max(0, limits.blocks(seq.computed + 1) - len(seq.blocks))
+=======
+def admission_blocks(seq: Work, limits: Limits) -> int:
+    return limits.blocks(admission_tokens(seq, limits)) - seq.lent(limits.block_tokens)
+
+
+def growth(decoding: Seq[Work], limits: Limits) -> Iterator[int]:
+    """Blocks that they need beyond those they have, of each that needs any."""
+    size = limits.block_tokens
+    for seq in decoding:
+        if seq.computed >= (held := len(seq.blocks)) * size:
+            yield limits.blocks(seq.computed + 1) - held
+>>>>>>> 7856a96 (Walk the rows of a step once to tell decodes from prompts)
 
 
 def strictest_ns(seqs: Seq[Work], limits: Limits, least_ns: float = 0.0) -> float:
     """What to aim at between tokens for the strictest promise among them, of those that come to
     `least_ns`; infinite if there is none."""
-    classes = {seq.workload for seq in seqs}
+    promised = [each for each in limits.workloads if each.itl_ms is not None]
+    classes = {seq.workload for seq in seqs} if promised else ()
     aims = [
         AIM * each.itl_ms * 1e6
         for each in limits.workloads
@@ -225,12 +248,11 @@ def strictest_ns(seqs: Seq[Work], limits: Limits, least_ns: float = 0.0) -> floa
     return min((aim for aim in aims if aim >= least_ns), default=inf)
 
 
-def step_budget(running: Seq[Work], rates: Rates, limits: Limits) -> TimeBudget:
+def step_budget(decoding: Seq[Work], rates: Rates, limits: Limits) -> TimeBudget:
     """What prompts may take of the next step beside the decodes: until the strictest promise between
     tokens among those who decode, or `step_ms_max`.  SCHEDULER.md §2, step 5."""
-    decoding = [seq for seq in running if seq.todo == 1]
     whole_ns = min(limits.step_ms_max * 1e6, strictest_ns(decoding, limits))
-    decodes_ns = sum(rates.row_ns(1, seq.computed) for seq in decoding)
+    decodes_ns = sum(rates.decodes_ns([seq.computed for seq in decoding]))
     return TimeBudget(
         rates,
         whole_ns - rates.step_ns - decodes_ns,

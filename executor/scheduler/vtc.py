@@ -86,9 +86,8 @@ class Vtc(Generic[W]):
         self._charge_output()
         draft = Draft(self._running, self.waiting, moment, self.limits)
         draft.grow(cheapest)
-        draft.decode()
-        for seq in draft.alive:
-            if seq.todo > 1 and not draft.go_on(seq):
+        for seq in draft.begun:
+            if not draft.go_on(seq):
                 break
         while self._queues and draft.open:
             tenant = min(self._queues, key=lambda each: (self._counters[each], each))
