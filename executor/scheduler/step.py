@@ -214,25 +214,12 @@ def cheapest(running: Seq[W]) -> W:
     return min(running, key=lambda seq: (seq.computed, -seq.ticket))
 
 
-<<<<<<< HEAD
-def growth(seq: Work, limits: Limits) -> int:
-    """Blocks its next decode needs beyond those it has.  One that waits for its grammar's word on
-    the next token (all it knows is computed) needs none yet."""
-    if not seq.todo:
-        return 0
-    return max(0, limits.blocks(seq.computed + 1) - len(seq.blocks))
-=======
-def admission_blocks(seq: Work, limits: Limits) -> int:
-    return limits.blocks(admission_tokens(seq, limits)) - seq.lent(limits.block_tokens)
-
-
 def growth(decoding: Seq[Work], limits: Limits) -> Iterator[int]:
     """Blocks that they need beyond those they have, of each that needs any."""
     size = limits.block_tokens
     for seq in decoding:
         if seq.computed >= (held := len(seq.blocks)) * size:
             yield limits.blocks(seq.computed + 1) - held
->>>>>>> 7856a96 (Walk the rows of a step once to tell decodes from prompts)
 
 
 def strictest_ns(seqs: Seq[Work], limits: Limits, least_ns: float = 0.0) -> float:
