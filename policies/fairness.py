@@ -187,6 +187,15 @@ class Turns(Generic[K]):
                 return flow
         return None
 
+    def within(self, start: float, most: int) -> list[Flow[K]]:
+        """Of those that start no later than `start` the first, `most` of them, in order."""
+        taken: list[tuple[float, int, Flow[K]]] = []
+        while len(taken) < most and (flow := self.first()) is not None and flow.start <= start:
+            taken.append(heappop(self._heap))
+        for each in taken:
+            heappush(self._heap, each)
+        return [flow for _, _, flow in taken]
+
     def _push(self, flow: Flow[K]) -> None:
         self._seen[flow.key] = number = next(self._order)
         heappush(self._heap, (flow.start, number, flow))

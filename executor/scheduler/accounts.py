@@ -57,10 +57,10 @@ class Clock:
         self.tenants.go(seat.tenant)
         self.users[seat.tenant.key].go(seat.user)
 
-    def advance(self, seat: Seat, start: float) -> None:
-        """`start`: the least of who is served and of all who wait."""
+    def advance(self, seat: Seat, start: float, user_start: float) -> None:
+        """Each the least of who is served and of all who wait."""
         self.tenants.advance(start)
-        self.users[seat.tenant.key].advance(seat.user.start)
+        self.users[seat.tenant.key].advance(user_start)
 
     def charge(self, seat: Seat, entry: Entry[W], cost_ns: float) -> None:
         """By the weights that it came with: a refund gives back what was charged, whatever was renewed."""
@@ -123,9 +123,11 @@ class Accounts(Generic[W]):
         least = self._least(backfill, heads, entry.tenant.start)
         held = self._least(backfill, aside, least)
         clock = self._clock(entry)
-        clock.advance(entry.seat, max(held, least - self._ahead_ns / clock.tenants.weight))
+        start = max(held, least - self._ahead_ns / clock.tenants.weight)
+        user_start = min(entry.user.start, entry.band.user_start(entry.tenant.key))
+        clock.advance(entry.seat, start, user_start)
         if entry.main is not None and not self.contended:
-            self._main.advance(entry.main, entry.main.tenant.start)
+            self._main.advance(entry.main, entry.main.tenant.start, entry.main.user.start)
         weight = entry.weight * entry.work.tenant_weight
         entry.began = entry.tenant.start - entry.charged_ns / weight
         if known_ns > entry.charged_ns:
@@ -149,6 +151,14 @@ class Accounts(Generic[W]):
         `ahead_ns` of the device."""
         tenants = self._clock(entry).tenants
         return (entry.tenant.start - tenants.virtual) * tenants.weight > self._ahead_ns
+
+    def lead(self, entry: Entry[W], lead_ns: float) -> float:
+        """What start times of tenants may differ by, so that the others make it up in `lead_ns`."""
+        return lead_ns / self._clock(entry).tenants.weight
+
+    def user_lead(self, entry: Entry[W], tenant: str, lead_ns: float) -> float:
+        """The same for the users of one."""
+        return lead_ns / self._clock(entry).users[tenant].weight
 
     @staticmethod
     def _least(backfill: bool, waiting: Iterable[tuple[Band[W], Flow[str]]], start: float) -> float:

@@ -20,9 +20,10 @@ from typing import Final, Generic
 
 from executor.cost import Rates
 from executor.scheduler.accounts import Accounts, prompt_ns, terms_of
-from executor.scheduler.filling import Filling, Order, order_of
+from executor.scheduler.filling import Filling, Fit
 from executor.scheduler.foresight import Foresight
-from executor.scheduler.lanes import Band, Entry, Rank, Works, rank_of
+from executor.scheduler.lanes import Band, Entry, Order, Place, Rank, Works, order_of, rank_of
+from executor.scheduler.locality import Window
 from executor.scheduler.prediction import Outputs
 from executor.scheduler.promises import Refusal, Room
 from executor.scheduler.protocol import Limits, Moment, Plan, W
@@ -38,11 +39,13 @@ _FLOOR_WINDOW_NS: Final = 60e9
 class Tuning:
     """`headroom`: of memory and rows, closed to those over their share.  `recompute`: the part of the time
     that may be computed twice.  `ahead_ms`: of device time that the others would need to make up what a
-    tenant had before them; from there on it is over its share, whatever it holds."""
+    tenant had before them; from there on it is over its share, whatever it holds.  `locality_ms`: the same
+    for whom the start of a prompt is kept; so much earlier it may come in (`locality`).  0: no window."""
 
     headroom: float = 0.15
     recompute: float = 0.05
     ahead_ms: float = 20_000.0
+    locality_ms: float = 0.0
 
 
 class Fair(Generic[W]):
@@ -136,12 +139,22 @@ class Fair(Generic[W]):
     def plan(self, moment: Moment) -> Plan[W]:
         self._foresight.hears(self.running, moment.now_ns)
         self._residency.grow(self._running.values())
+        self._residency.reckon(moment.free_blocks)
         self._earn()
         self._contended = self._accounts.contended
         draft = Draft(self.running, self.waiting, moment, self._limits)
         draft.grow(self._for_growth)
         put_out = [self._put_out(seq, moment.rates) for seq in draft.preempted]
         filling = Filling(draft, moment, self._victims)
+        if self._limits.prefixes and self._tuning.locality_ms:
+            filling.window = Window(
+                self._tuning.locality_ms * 1e6,
+                self._accounts,
+                place=self._place,
+                turns=filling.turns,
+                found=lambda entry: draft.found(entry.work).blocks,
+                fits=lambda entry: self._fit(entry, filling) is Fit.YES,
+            )
         self._fill(filling)
         for band, flow in filling.aside:
             band.put_back(flow, rests=not self._residency.runs(flow.key))
@@ -176,17 +189,17 @@ class Fair(Generic[W]):
                     return
             elif head is None:
                 return
-            elif self._has_room(head, filling):
+            elif self._has_room(head := filling.nearest(head, self._bands.values()), filling):
                 if not draft.admit(head.work):
                     return
                 self._let_in(head, filling)
             else:
                 filling.set_aside(head)
 
-    def _place(self, entry: Entry[W]) -> tuple[Order, float, float, int]:
+    def _place(self, entry: Entry[W]) -> Place:
         return order_of(entry.band), entry.tenant.start, entry.user.start, entry.ticket
 
-    def _goes_on(self, entry: Entry[W]) -> tuple[Order, float, float, int]:
+    def _goes_on(self, entry: Entry[W]) -> Place:
         return order_of(entry.band), entry.reached, entry.user.start, entry.ticket
 
     def _head(self, filling: Filling[W]) -> Entry[W] | None:
@@ -200,29 +213,34 @@ class Fair(Generic[W]):
 
     def _has_room(self, entry: Entry[W], filling: Filling[W]) -> bool:
         """Whether there is room for it within the rules, or can be made."""
+        fit = self._fit(entry, filling)
+        if fit is not Fit.MAKE:
+            return fit is Fit.YES
+        if self._reclaim(entry, filling):
+            return True
+        filling.block(entry, drains=self._residency.drains(entry))
+        return False
+
+    def _fit(self, entry: Entry[W], filling: Filling[W]) -> Fit:
+        """Whether it can come in as things are."""
         work, residency, draft = entry.work, self._residency, filling.draft
         found = draft.found(work)
         entry.shared_blocks = found.held
         entry.expected_tokens = max(work.known + 1, work.prompt_tokens + self._answer(work))
         if not draft.alive:
-            return draft.fits(work)
+            return Fit.YES if draft.fits(work) else Fit.NO
         if found.blocks and any(one.tenant.key == entry.tenant.key for one in filling.put_out):
-            return False  # what it would take may be among what they lost
+            return Fit.NO  # what it would take may be among what they lost
         over = order_of(entry.band) > Order.OWED and (
             self._accounts.is_ahead(entry) or self._is_over(entry)
         )
         if over and filling.blocked:
-            return False
+            return Fit.NO
         if residency.runs(entry.tenant.key) and not self._keeps_pace(entry, draft):
-            return False
+            return Fit.NO
         if draft.fits(work) and residency.admits(entry, over=over):
-            return True
-        if over:
-            return False
-        if self._reclaim(entry, filling):
-            return True
-        filling.block(entry, drains=self._residency.drains(entry))
-        return False
+            return Fit.YES
+        return Fit.NO if over else Fit.MAKE
 
     def _keeps_pace(self, entry: Entry[W], draft: Draft[W]) -> bool:
         """What is promised between tokens bounds how many speak at once, but neither reserved work nor
@@ -243,7 +261,7 @@ class Fair(Generic[W]):
         for band in self._bands.values():
             band.resting.drop(entry.tenant.key)
         self._running[entry.ticket] = entry
-        entry.passed = 0
+        entry.passed = entry.outrun = 0
         filling.passed()
 
     # Room

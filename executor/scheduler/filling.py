@@ -6,11 +6,12 @@ Refuses to know: how room is counted, whose turn it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from enum import IntEnum
+from collections.abc import Callable, Collection, Iterator
+from enum import Enum, auto
 from typing import Final, Generic
 
 from executor.scheduler.lanes import Band, Entry, Rank
+from executor.scheduler.locality import Window
 from executor.scheduler.protocol import Moment, W
 from executor.scheduler.step import Draft
 from policies.fairness import Flow, Turns
@@ -24,19 +25,13 @@ Asks = tuple[Rank, bool, int, int]
 """Of somebody who has nothing in flight: its rank, whether it is within its share, blocks and rows."""
 
 
-class Order(IntEnum):
-    """Which class comes first in a step."""
+class Fit(Enum):
+    """Whether a head can come in."""
 
-    RESERVED = 0
-    OWED = 1
-    WEIGHTED = 2
-    BACKFILL = 3
-
-
-def order_of(band: Band[W]) -> Order:
-    if (band.terms.reserved or band.terms.floor) and band.credit_ns > 0:
-        return Order.RESERVED if band.terms.reserved else Order.OWED
-    return Order.BACKFILL if band.rank is Rank.BACKFILL else Order.WEIGHTED
+    YES = auto()
+    NO = auto()
+    MAKE = auto()
+    """If somebody is put out for it."""
 
 
 class Filling(Generic[W]):
@@ -53,6 +48,7 @@ class Filling(Generic[W]):
         "hopeless",
         "moment",
         "put_out",
+        "window",
     )
 
     def __init__(
@@ -65,6 +61,7 @@ class Filling(Generic[W]):
         self.blocked: list[Entry[W]] = []
         self.put_out: list[Entry[W]] = []
         self.hopeless: list[Asks] = []
+        self.window: Window[W] | None = None
         self._stopped = False
         self._looked = 0
         self._able = victims
@@ -100,6 +97,12 @@ class Filling(Generic[W]):
         since room is kept for them."""
         return band.tenants if self._looked < HEADS_MAX else band.resting
 
+    def nearest(self, first: Entry[W], bands: Collection[Band[W]]) -> Entry[W]:
+        """The first in order, or who goes before it for what is kept of its prompt."""
+        if self.window is None or self.draft.house_full:
+            return first
+        return self.window.choose(first, bands)
+
     def set_aside(self, head: Entry[W]) -> None:
         """No other of this tenant in this class either, in this step."""
         head.band.aside(head.tenant.key)
@@ -117,7 +120,9 @@ class Filling(Generic[W]):
             self._stopped = True
 
     def passed(self) -> None:
-        """Another went before those who are blocked."""
+        """Another was let in before those who are blocked."""
+        if self.window is not None:
+            self.window.let_in()
         for entry in self.blocked:
             entry.passed += 1
             if entry.passed >= PASSED_MAX:

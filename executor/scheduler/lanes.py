@@ -6,9 +6,11 @@ Refuses to know: what is running, costs, room.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from operator import attrgetter
 from typing import Final, Generic
 
@@ -31,6 +33,19 @@ def rank_of(terms: Workload) -> Rank:
     if terms.reserved > 0:
         return Rank.RESERVED
     return Rank.BACKFILL if terms.weight is None else Rank.WEIGHTED
+
+
+class Order(IntEnum):
+    """Which class comes first in a step."""
+
+    RESERVED = 0
+    OWED = 1
+    WEIGHTED = 2
+    BACKFILL = 3
+
+
+Place = tuple[Order, float, float, int]
+"""Order, start of the tenant, of the user, ticket."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +79,7 @@ class Entry(Generic[W]):
     measured_ns: int = 0
     began: float = 0.0  # the start time at which it was let in, less what it had had before
     passed: int = 0  # times that another went before it though it was at the head
+    outrun: int = 0  # of them for the sake of what was kept of the other's prompt
 
     @property
     def reached(self) -> float:
@@ -109,6 +125,10 @@ class Band(Generic[W]):
     def renew(self, terms: Workload) -> None:
         self.terms = terms
         self.rank = rank_of(terms)
+
+    @property
+    def is_backfill(self) -> bool:
+        return self.rank is Rank.BACKFILL
 
     @property
     def weight(self) -> float:
@@ -160,6 +180,26 @@ class Band(Generic[W]):
         assert user is not None
         return self._queues[tenant, user.key][0]
 
+    def near(
+        self, tenants: Seq[Flow[str]], slack: Callable[[str], float], most: int
+    ) -> Iterator[Entry[W]]:
+        """`most` of what these have waiting, in order: of each tenant as many, of its users no further than
+        its `slack` behind the first, of each of them as many."""
+        each = max(1, most // len(tenants)) if tenants else 0
+        for tenant in tenants:
+            users = self._users[tenant.key]
+            first = users.first()
+            assert first is not None
+            close = users.within(first.start + slack(tenant.key), each)
+            for user in close:
+                yield from self._queues[tenant.key, user.key][: max(1, each // len(close))]
+
+    def user_start(self, tenant: str) -> float:
+        """The least of its users who wait here; infinite if none does."""
+        users = self._users.get(tenant)
+        first = None if users is None else users.first()
+        return inf if first is None else first.start
+
     def refresh(self, seat: Seat) -> None:
         """The start times of its flows fell."""
         users = self._users.get(seat.tenant.key)
@@ -171,3 +211,9 @@ class Band(Generic[W]):
     def entries(self) -> Iterator[Entry[W]]:
         for queue in self._queues.values():
             yield from queue
+
+
+def order_of(band: Band[W]) -> Order:
+    if (band.terms.reserved or band.terms.floor) and band.credit_ns > 0:
+        return Order.RESERVED if band.terms.reserved else Order.OWED
+    return Order.BACKFILL if band.rank is Rank.BACKFILL else Order.WEIGHTED

@@ -102,7 +102,8 @@ W = TypeVar("W", bound=Work)
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`watermark_blocks` stay free when a newcomer is admitted beside others: room to grow.
-    A step with prompts in it should take `step_ms_max`; `chunk_tokens_min` of them run all the same."""
+    A step with prompts in it should take `step_ms_max`; `chunk_tokens_min` of them run all the same.
+    `prefixes`: what was computed of prompts is kept after their end (`Work.found`)."""
 
     seqs: int
     block_tokens: int
@@ -113,6 +114,7 @@ class Limits:
     step_tokens_max: int = 2048
     workloads: tuple[Workload, ...] = ()
     batching: BatchRule = ALWAYS
+    prefixes: bool = False
 
     def blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)

@@ -31,6 +31,8 @@ class Residency(Generic[W]):
         "_peak",
         "_rows",
         "_running",
+        "_sharers",
+        "_unclaimed",
         "committed",
         "headroom",
         "limits",
@@ -44,6 +46,8 @@ class Residency(Generic[W]):
         self._peak: Peak | None = None  # of all that run, until they change
         self._blocks: Counter[str] = Counter()
         self._rows: Counter[str] = Counter()
+        self._sharers = 0  # those who run and took what others held
+        self._unclaimed = 0  # blocks that are held and that nobody is committed to
         self._class_blocks: Counter[str] = Counter()
         self._class_rows: Counter[str] = Counter()
 
@@ -54,6 +58,7 @@ class Residency(Generic[W]):
     def begin(self, entry: Entry[W]) -> None:
         self._running[entry.ticket] = entry
         self._peak = None
+        self._sharers += entry.shared_blocks > 0
         self._rows[entry.tenant.key] += 1
         self._class_rows[entry.band.terms.name] += 1
         self._commit(entry, self.blocks(entry))
@@ -65,10 +70,21 @@ class Residency(Generic[W]):
             if entry.work.known >= entry.expected_tokens:
                 self._commit(entry, self.blocks(entry))
 
+    def reckon(self, free_blocks: int) -> None:
+        """What is shared is counted for whom it was first held by; when that one has ended, the others
+        hold it still."""
+        self._unclaimed = 0
+        if self._sharers:
+            counted = sum(
+                len(one.work.blocks) - one.shared_blocks for one in self._running.values()
+            )
+            self._unclaimed = max(0, self.limits.blocks_total - free_blocks - counted)
+
     def end(self, entry: Entry[W]) -> None:
         """It holds nothing any more."""
         del self._running[entry.ticket]
         self._peak = None
+        self._sharers -= entry.shared_blocks > 0
         self._less(self._rows, entry.tenant.key, 1)
         self._less(self._class_rows, entry.band.terms.name, 1)
         self._commit(entry, 0)
@@ -143,9 +159,11 @@ class Residency(Generic[W]):
                 blocks -= max(0, kept)
                 kept = int(terms.reserved * limits.seqs) - self._class_rows[terms.name]
                 rows -= max(0, kept)
-        need = self.committed + self.blocks(entry) - sum(each.committed_blocks for each in without)
+        need = self._unclaimed + self.committed + self.blocks(entry)
+        need -= sum(each.committed_blocks for each in without)
         if need > blocks:  # all their ends together: they will hardly come together
-            need = limits.blocks(self._peak_without(without).tokens_with(*row_of(entry)))
+            peak = self._peak_without(without).tokens_with(*self._row(entry))
+            need = self._unclaimed + limits.blocks(peak)
         return need - blocks, self.rows - len(without) + 1 - rows
 
     def _peak_without(self, gone: Collection[Entry[W]]) -> Peak:
@@ -153,7 +171,7 @@ class Residency(Generic[W]):
             return self._peak
         tickets = {each.ticket for each in gone}
         staying = (each for ticket, each in self._running.items() if ticket not in tickets)
-        peak = Peak(map(row_of, staying), self.limits.block_tokens // 2)
+        peak = Peak(map(self._row, staying), self.limits.block_tokens // 2)
         if not gone:
             self._peak = peak
         return peak
@@ -171,6 +189,8 @@ class Residency(Generic[W]):
         if not counter[key]:
             del counter[key]
 
-
-def row_of(entry: Entry[W]) -> Row:
-    return max(1, entry.expected_tokens - entry.work.known), entry.work.known
+    def _row(self, entry: Entry[W]) -> Row:
+        """Without what others hold."""
+        known = entry.work.known
+        own = known - entry.shared_blocks * self.limits.block_tokens
+        return max(1, entry.expected_tokens - known), own

@@ -230,6 +230,10 @@ def test_it_is_what_a_sorted_list_would_be() -> None:
                 turns.refresh(one)
         first = turns.first()
         assert len(turns) == len(here)
+        until, most = one.start, rng.randrange(4)
+        close = [start for key in here if (start := flows[key].start) <= until]
+        assert [each.start for each in turns.within(until, most)] == sorted(close)[:most]
+        assert turns.first() is first
         if first is None:
             assert not here
         else:

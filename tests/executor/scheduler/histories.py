@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -27,7 +28,7 @@ from tests.executor.scheduler.driver import CLASSES, House, Job
 Check = Callable[[House], Callable[[str, Job | None], None]]
 
 
-def house_of(rng: Random) -> House:
+def house_of(rng: Random, locality_ms: float) -> House:
     block_tokens = rng.choice([1, 4, 16])
     tokens = rng.choice([64, 200, 1000, 8000])
     limits = Limits(
@@ -52,7 +53,9 @@ def house_of(rng: Random) -> House:
         headroom=rng.choice([0.0, 0.2, 0.5]),
         recompute=rng.choice([0.0, 0.05, 0.5]),
         ahead_ms=rng.choice([0.0, 100.0, 10_000.0]),
+        locality_ms=locality_ms,
     )
+    limits = replace(limits, prefixes=locality_ms > 0)
     fair: Fair[Job] = Fair(limits, tuning)
     return House(
         limits,
@@ -63,10 +66,17 @@ def house_of(rng: Random) -> House:
     )
 
 
-def play(seed: int, *checks: Check, jobs_max: int = 30) -> House:
-    """One history to its end."""
+def play(
+    seed: int,
+    *checks: Check,
+    jobs_max: int = 30,
+    locality_ms: float = 0.0,
+    kept: bool = False,
+) -> House:
+    """One history to its end.  `kept`: of some prompts the start is."""
     rng = Random(seed)
-    house = house_of(rng)
+    keeps = Random(seed)
+    house = house_of(rng, locality_ms)
     watchers = [check(house) for check in checks]
 
     def watch(op: str, job: Job | None) -> None:
@@ -93,6 +103,7 @@ def play(seed: int, *checks: Check, jobs_max: int = 30) -> House:
                 user_weight=rng.choice([1.0, 1.0, 1e-6, 1e9]),
                 workload=rng.choice(names),
                 prompt_tokens=prompt,
+                kept_tokens=keeps.choice([0, prompt // 2, prompt]) if kept else 0,
                 length=length,
                 max_new_tokens=rng.choice([length, length + 20, 1000]),
             )

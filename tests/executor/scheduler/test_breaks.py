@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 
 from executor.scheduler.accounts import Accounts
 from executor.scheduler.fair import Fair
-from executor.scheduler.filling import Filling, Order
-from executor.scheduler.lanes import Band, Entry
+from executor.scheduler.filling import Filling
+from executor.scheduler.lanes import Band, Entry, Order, Place
+from executor.scheduler.locality import Window
 from executor.scheduler.reclaim import Allowance
 from executor.scheduler.residency import Residency
 from policies.fairness import Flow, Level
 from tests.executor.scheduler import test_invariants as invariants
+from tests.executor.scheduler import test_locality as locality
 from tests.executor.scheduler import test_shares as shares
 from tests.executor.scheduler.driver import Job
 
@@ -63,7 +65,7 @@ def first_come_inside_a_class(patch: Patch) -> None:
         able = [each for each in fair._waiting.values() if each.tenant.key in each.band.tenants]
         return min(able, key=lambda each: each.ticket, default=None)
 
-    def place(fair: Fair[Job], entry: Entry[Job]) -> tuple[Order, float, float, int]:
+    def place(fair: Fair[Job], entry: Entry[Job]) -> Place:
         return Order.WEIGHTED, 0.0, 0.0, entry.ticket
 
     patch.setattr(Fair, "_head", head)
@@ -108,6 +110,14 @@ def keep_nothing_for_the_reserved(patch: Patch) -> None:
     patch.setattr(Fair, "_reclaim", lambda *_: False)
 
 
+def locality_without_window(patch: Patch) -> None:
+    def choose(window: Window[Job], first: Entry[Job], bands: Collection[Band[Job]]) -> Entry[Job]:
+        waiting = [each for band in bands for each in band.entries() if window._fits(each)]
+        return max(waiting, key=lambda each: (window._found(each), -each.ticket), default=first)
+
+    patch.setattr(Window, "choose", choose)
+
+
 def never_forget(patch: Patch) -> None:
     patch.setattr(Level, "_settle", lambda *_: None)
 
@@ -144,6 +154,12 @@ BREAKS: tuple[tuple[Break, Callable[[], None]], ...] = (
     (
         keep_nothing_for_the_reserved,
         lambda: shares.test_09_critical_work_starts_within_two_steps_of_a_full_house(16),
+    ),
+    (locality_without_window, locality.test_08_who_has_nothing_kept_is_never_starved),
+    (locality_without_window, locality.test_06_gap_grows_by_no_more_than_the_window),
+    (
+        locality_without_window,
+        locality.test_06_nobody_goes_before_others_who_are_further_behind_than_the_window,
     ),
     (never_forget, shares.test_tenants_that_come_once_leave_nothing_behind),
     (

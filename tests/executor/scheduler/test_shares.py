@@ -20,10 +20,15 @@ ROOMY = limits(workloads=(), seqs=64, blocks_total=8000, step_tokens_max=256)
 
 
 def worst_gap(
-    house: House, weights: dict[str, float], load: Callable[[], None], steps: int
+    house: House,
+    weights: dict[str, float],
+    load: Callable[[], None],
+    steps: int,
+    lead_ms: float = 0.0,
 ) -> float:
     """The largest |W_f/w_f − W_g/w_g| of any two, all backlogged after 60 steps, in parts of the bound:
-    the largest request of each, and what somebody may be ahead before headroom is closed."""
+    the largest request of each, and what somebody may be ahead: before headroom is closed, and by
+    `lead_ms` for the sake of locality, in the beginning and in the end."""
     since: dict[str, int] = {}
     worst = 0.0
     for step in range(steps):
@@ -38,11 +43,8 @@ def worst_gap(
             each: (house.served_ns[each] - since.get(each, 0)) / weights[each] for each in weights
         }
         low, high = min(had, key=lambda each: had[each]), max(had, key=lambda each: had[each])
-        slack = (
-            2 * Tuning().ahead_ms * 1e6 / sum(weights.values())
-            if house.limits is not ROOMY
-            else 0.0
-        )
+        ahead_ms = Tuning().ahead_ms if house.limits.seqs != ROOMY.seqs else 0.0
+        slack = 2 * (ahead_ms + lead_ms) * 1e6 / sum(weights.values())
         bound = most * (1 / weights[low] + 1 / weights[high]) + slack
         worst = max(worst, (had[high] - had[low]) / bound)
     return worst

@@ -1,0 +1,168 @@
+"""The window for whom the start of a prompt is kept: who gains, by how much, and who never loses more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from executor.cost import Rates
+from executor.scheduler.fair import Fair, Tuning
+from executor.scheduler.locality import PASSED_MAX
+from executor.scheduler.protocol import Limits
+from tests.executor.scheduler.driver import House, Job, limits
+from tests.executor.scheduler.histories import idle_room, play, start_times
+from tests.executor.scheduler.test_shares import ROOMY, worst_gap
+
+KEEPING = limits(workloads=(), seqs=64, blocks_total=8000, step_tokens_max=256, prefixes=True)
+ONE_BY_ONE = limits(workloads=(), seqs=1, prefixes=True)
+
+
+def house_of(limits: Limits, locality_ms: float, true: Rates | None = None) -> House:
+    fair: Fair[Job] = Fair(limits, Tuning(locality_ms=locality_ms))
+    return House(limits, fair) if true is None else House(limits, fair, true)
+
+
+def order(house: House) -> list[int]:
+    """Tickets as they began, until nothing is left."""
+    begun: list[int] = []
+    while house.alive:
+        begun += [job.ticket for job in house.step().admitted]
+    return begun
+
+
+def test_the_longest_that_is_kept_goes_first_within_the_window() -> None:
+    for locality_ms, expected in ((0.0, [0, 1, 2, 3]), (1e6, [2, 1, 0, 3])):
+        house = house_of(ONE_BY_ONE, locality_ms)
+        for number, kept in enumerate((0, 32, 96, 0)):
+            house.add(tenant=f"t{number}", prompt_tokens=100, kept_tokens=kept, length=1)
+        assert order(house) == expected
+
+
+def test_what_is_kept_is_not_computed_charged_or_promised() -> None:
+    house = house_of(ONE_BY_ONE, 0.0)
+    long = house.add(tenant="a", prompt_tokens=1000, kept_tokens=960, length=1)
+    other = house.add(tenant="b", prompt_tokens=40, length=1)
+    flows = [house.fair._waiting[job.ticket].tenant for job in (long, other)]
+    waiting = house.fair._foresight._waiting
+    assert [ahead.prompt_tokens for key in waiting for ahead in waiting[key].values()] == [40, 40]
+    plan = house.step()
+    assert [(chunk.count, chunk.taken) for chunk in plan.chunks] == [(40, 60)]
+    house.run()
+    assert flows[0].start == pytest.approx(flows[1].start, rel=0.1)
+
+
+def test_08_who_has_nothing_kept_is_never_starved() -> None:
+    """Others' prompts are all kept, there are always more of them, and the window is as wide as can be."""
+    house = house_of(ONE_BY_ONE, 1e9)
+    cold = None
+    for step in range(400):
+        for n in range(4):
+            house.keep(3, f"t{n}", prompt_tokens=100, kept_tokens=96, length=1)
+        if step % 100 == 50:
+            cold = house.add(tenant="cold", prompt_tokens=100, length=1)
+            began = sum(job.began_step is not None for job in house.made)
+        house.step()
+        if cold is not None and cold.ends:
+            passed = sum(job.began_step is not None for job in house.made) - began - 1
+            assert 0 < passed <= PASSED_MAX + len(["t0", "t1", "t2", "t3"])
+            cold = None
+    assert cold is None, "it never came in"
+
+
+def test_08_inside_a_user_nobody_is_passed_for_ever() -> None:
+    house = house_of(ONE_BY_ONE, 1e9)
+    house.keep(2, "t", prompt_tokens=100, length=1)
+    cold = house.made[1]
+    steps = 0
+    while not cold.ends and steps < 100:
+        steps += 1
+        house.keep(6, "t", prompt_tokens=100, kept_tokens=96, length=1)
+        house.step()
+    assert PASSED_MAX / 2 < steps <= 2 * PASSED_MAX + 2
+
+
+def kept_prompts(
+    seed: int, locality_ms: float
+) -> tuple[House, dict[str, float], Callable[[], None]]:
+    """Bound by time; of some tenants' prompts all is kept, of some a part, of one nothing."""
+    rng = Random(seed)
+    true = Rates(*(10 ** rng.uniform(low, low + 1) for low in (6, 4, 0, 5)))
+    house = house_of(KEEPING, locality_ms, true)
+    weights = {f"t{n}": rng.choice([0.25, 1.0, 1.0, 4.0]) for n in range(rng.randint(2, 5))}
+
+    def load() -> None:
+        for number, (each, weight) in enumerate(weights.items()):
+            tokens = rng.randint(50, 1000)
+            kept = rng.choice([0, tokens // 2, tokens]) if number else 0
+            house.keep(
+                8,
+                each,
+                prompt_tokens=tokens,
+                kept_tokens=kept,
+                length=rng.randint(1, 3),
+                tenant_weight=weight,
+                user=rng.choice("uvw"),
+            )
+
+    return house, weights, load
+
+
+def leads(seed: int, steps: int) -> list[float]:
+    """How far the start time of each that was let in was behind the least of those who waited, in parts of
+    the window."""
+    lead_ms = 10 ** Random(seed).uniform(0, 3)
+    house, _, load = kept_prompts(seed, lead_ms)
+    fair, found = house.fair, list[float]()
+    let_in = fair._let_in
+
+    def judged(entry: object, filling: object) -> None:
+        least = min(one.tenant.start for one in fair._waiting.values())
+        bound = lead_ms * 1e6 / fair._accounts.tenants.weight
+        found.append((entry.tenant.start - least) / bound)  # type: ignore[attr-defined]  # an Entry
+        let_in(entry, filling)  # type: ignore[arg-type]
+
+    fair._let_in = judged  # type: ignore[method-assign]
+    for _ in range(steps):
+        load()
+        house.step()
+    return found
+
+
+def test_06_nobody_goes_before_others_who_are_further_behind_than_the_window() -> None:
+    seen = leads(10, 120)
+    assert max(seen) <= 1 + 1e-9
+    assert sum(lead > 0.01 for lead in seen) > 20, "the window is not used"
+
+
+def test_06_gap_grows_by_no_more_than_the_window() -> None:
+    lead_ms = 50.0
+    assert worst_gap(*kept_prompts(9, lead_ms), 130, lead_ms) < 1
+
+
+@pytest.mark.slow
+def test_06_gap_stays_bounded_with_any_window() -> None:
+    for seed in range(12):
+        lead_ms = 10 ** Random(seed).uniform(0, 3)
+        assert max(leads(seed, 300)) <= 1 + 1e-9
+        assert worst_gap(*kept_prompts(seed, lead_ms), 600, lead_ms) < 1
+
+
+def test_where_nothing_is_kept_a_window_changes_nothing() -> None:
+    for seed in (0, 5, 13):
+        plain, windowed = play(seed), play(seed, locality_ms=1e4)
+        assert plain.plans == windowed.plans
+    assert ROOMY.prefixes is False
+
+
+@pytest.mark.parametrize("seed", (0, 3, 14, 33))
+def test_the_invariants_hold_with_prompts_that_are_kept(seed: int) -> None:
+    house = play(seed, start_times, idle_room, locality_ms=100.0, kept=True)
+    assert all(each.ends == 1 for each in house.made)
+
+
+@pytest.mark.slow
+def test_three_hundred_histories_with_prompts_that_are_kept() -> None:
+    for seed in range(5000, 5300):
+        play(seed, start_times, idle_room, locality_ms=10 ** (seed % 6), kept=True)
