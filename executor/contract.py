@@ -200,6 +200,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     detail: str = ""
     promised: bool = True  # False: its prompt alone takes longer than its class is promised
     retry_ms: int | None = None  # of BACKLOG and OVERLOADED: when it would be taken
+    displaced: bool = False  # of BACKLOG: it waited, and made room for another tenant's
 
 
 Update = Waiting | Prefilling | Emitted | Ended

@@ -127,7 +127,7 @@ class EchoExecutor:
 
     def displace(self) -> None:
         """The newest in line makes room for others."""
-        self._end(self._waiting[-1], Cause.BACKLOG)
+        self._end(self._waiting[-1], Cause.BACKLOG, displaced=True)
 
     def recover(self) -> None:
         self._card = self._full_card
@@ -199,7 +199,7 @@ class EchoExecutor:
         if self._card is not None:
             self._admit()
 
-    def _end(self, job: _Job, cause: Cause, detail: str = "") -> None:
+    def _end(self, job: _Job, cause: Cause, detail: str = "", *, displaced: bool = False) -> None:
         now_ns = self._clock_ns()
         marks = [job.submitted_ns, job.started_ns, job.first_ns, now_ns]
         known = [mark if mark is not None else now_ns for mark in marks]
@@ -215,6 +215,7 @@ class EchoExecutor:
                 decode_ns=decode_ns,
                 device_ns=prefill_ns + decode_ns,
                 detail=detail,
+                displaced=displaced,
             )
         )
         self._drop(job)

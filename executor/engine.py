@@ -14,9 +14,10 @@ Refuses to know: sockets, threads, text, tenants by name.  Source: ENGINE.md §1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -41,6 +42,7 @@ from executor.contract import (
 from executor.cost import StepTimes, attribute
 from executor.deadlines import Deadlines
 from executor.failure import where
+from executor.foyer import Foyer
 from executor.grammar.protocol import Grammars
 from executor.grammar.seats import Seats, gone
 from executor.guesses import Guesser, Planned, choose
@@ -58,7 +60,6 @@ from executor.scheduler.protocol import (
 )
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits, scheduler_of
-from executor.siblings import Siblings
 from executor.totals import Totals
 from executor.watch import Watch
 
@@ -93,7 +94,7 @@ class Engine:
         self._seqs: dict[Key, Sequence] = {}
         self._out = Outbox()
         self._seats = Seats(grammars)
-        self._siblings = Siblings(runner.block_tokens)
+        self._foyer = Foyer(self._seats, runner.block_tokens, self._settings.bounds)
         on = self._settings.speculation
         self._guesser = Guesser(runner.block_tokens, runner.context_tokens, on=on)
         self._watch = Watch()
@@ -103,7 +104,7 @@ class Engine:
         self._tickets = 0
         self._failures = 0
         self._positions = Positions()
-        self._deadlines = Deadlines()
+        self._deadlines = Deadlines(self._seqs)
 
     @property
     def busy(self) -> bool:
@@ -115,9 +116,10 @@ class Engine:
         now_ns = self._clock_ns()
         for key in self._take(now_ns):
             self._end(key, Cause.ABORTED, now_ns)
-        self._expire(now_ns)
+        for key in self._deadlines.passed(now_ns):
+            self._end(key, Cause.QUEUE_DEADLINE, now_ns)
         self._hear_grammars(now_ns)
-        for seq in self._siblings.ready():
+        for seq in self._foyer.ready():
             self._enqueue(seq, now_ns)
         plan = self._scheduler.plan(self._moment(now_ns))
         self._preempt(plan.preempted, now_ns)
@@ -128,6 +130,7 @@ class Engine:
         if plan.chunks:
             for seq in plan.admitted:
                 seq.enter(Phase.PREFILL, now_ns)
+                self._foyer.began(seq, now_ns)
                 self._positions.change()
             self._run(plan.chunks)
         for seq, place in self._positions.news(lambda: self._scheduler.waiting, now_ns):
@@ -139,13 +142,12 @@ class Engine:
 
     @property
     def gauges(self) -> Gauges:
-        waiting = self._scheduler.waiting_count + len(self._outside)
+        waiting = self._scheduler.waiting_count + self._foyer.outside_count
         return self._totals.gauges(self._scheduler.running_count, waiting, self.blocks)
 
     @property
-    def _outside(self) -> list[Sequence]:
-        """Those who wait, but not in the queue: for a grammar, or for a sibling."""
-        return [*self._seats.pending, *self._siblings.held]
+    def _waiting(self) -> Iterator[Sequence]:
+        return chain(self._scheduler.waiting, self._foyer.outside)
 
     # Commands
 
@@ -181,18 +183,24 @@ class Engine:
         if why is not None:
             self._out.say(owner, Ended(request=job.request, cause=Cause.REFUSED, detail=why))
             return
-        if len(self._outside) >= self._settings.waiting_max:
-            self._out.say(owner, Ended(request=job.request, cause=Cause.OVERLOADED, detail=_FULL))
+        seq = Sequence(key, job, self._tickets, now_ns)
+        goes = self._foyer.displaces(seq)
+        if seq in goes:
+            self._out.say(owner, seq.ended(Cause.BACKLOG, _FULL, self._foyer.retry_ms(seq)))
             return
-        seq = self._seqs[key] = Sequence(key, job, self._tickets, now_ns)
         self._tickets += 1
-        self._siblings.file(seq, self._seqs)
-        if not self._seats.file(seq):
+        self._seqs[key] = seq
+        if self._foyer.file(seq, self._seqs):
             self._enqueue(seq, now_ns)
+        if key not in self._seqs:  # refused at the door: nobody makes room for it
+            return
         self._deadlines.file(seq)
+        for each in goes:
+            soon_ms = self._foyer.retry_ms(each)
+            self._end(each.key, Cause.BACKLOG, now_ns, _FULL, soon_ms, displaced=True)
 
     def _enqueue(self, seq: Sequence, now_ns: int) -> None:
-        if self._siblings.hold(seq):
+        if self._foyer.hold(seq):
             return
         promised_ms = terms_of(self._limits.workloads, seq.workload).ttft_ms
         tokens = uncached_tokens(seq, self.blocks.block_tokens)
@@ -202,11 +210,6 @@ class Engine:
             if refused is not None:
                 retry_ms = refused.retry_ms
                 self._end(seq.key, Cause.BACKLOG, now_ns, _LATE, retry_ms, queued=False)
-                return
-        if self._scheduler.waiting_count >= self._settings.waiting_max:
-            goes = self._scheduler.displaces(seq)
-            self._end(goes.key, Cause.BACKLOG, now_ns, _FULL, queued=goes is not seq)
-            if goes is seq:
                 return
         self._scheduler.add(seq, now_ns)
         self._positions.change(at_once=True)
@@ -224,12 +227,6 @@ class Engine:
                 self._end(key, cause, now_ns, detail)
         for seq, choice in self._seats.late():
             self._result(seq, (choice,), now_ns)
-
-    def _expire(self, now_ns: int) -> None:
-        if self._deadlines.is_due(now_ns):
-            waiting = (*self._scheduler.waiting, *self._outside)
-            for key in self._deadlines.passed(waiting, now_ns):
-                self._end(key, Cause.QUEUE_DEADLINE, now_ns)
 
     # Before the model
 
@@ -303,9 +300,7 @@ class Engine:
         for row, share, (own_ns, lost_ns) in zip(planned, shares, parts, strict=True):
             seq, before = row.seq, row.seq.prefilled
             seq.advance(row.known)
-            if row.guesses:
-                self._totals.drafted_tokens += len(row.guesses)
-                self._totals.accepted_tokens += len(row.guesses) - share.missed
+            self._totals.guessed(len(row.guesses), share.missed)
             seq.device_ns += own_ns
             seq.recomputed_ns += lost_ns
             self._totals.busy_ns += own_ns
@@ -366,6 +361,7 @@ class Engine:
         retry_ms: int | None = None,
         *,
         queued: bool = True,
+        displaced: bool = False,
     ) -> None:
         """The one way out for a request that was filed.  Nothing if it has ended already.  `queued`: the
         scheduler knows it, unless it waits outside."""
@@ -374,17 +370,16 @@ class Engine:
             return
         seq.generation += 1
         seq.enter(seq.phase, now_ns)
-        outside = (self._seats.forget(seq), self._siblings.forget(seq))
-        if queued and not any(outside):
+        outside = self._foyer.forget(seq, now_ns)
+        if queued and not outside:
             self._scheduler.remove(seq)
         self.blocks.release(seq)
         self._guesser.forget(key)
         self._positions.change()
-        self._out.say(key[0], seq.ended(cause, detail, retry_ms))
+        self._out.say(key[0], seq.ended(cause, detail, retry_ms, displaced=displaced))
 
     def _lanes(self) -> list[Lane]:
-        waiting = [*self._scheduler.waiting, *self._outside]
-        return self._watch.lanes(self._scheduler.running, waiting, self._clock_ns())
+        return self._watch.lanes(self._scheduler.running, self._waiting, self._clock_ns())
 
     @property
     def failed(self) -> bool:
@@ -394,6 +389,9 @@ class Engine:
     def _check(self) -> None:
         """The books of the blocks and of the queues agree.  For tests: O(blocks + requests)."""
         self.blocks.check(self._seqs.values())
-        queued = [*self._scheduler.running, *self._scheduler.waiting, *self._outside]
-        assert sorted(seq.key for seq in queued) == sorted(self._seqs)
+        waiting = list(self._waiting)
+        here = [*self._scheduler.running, *waiting]
+        assert sorted(seq.key for seq in here) == sorted(self._seqs)
+        assert len(waiting) == self.gauges.waiting
+        assert self._foyer.count == sum(not seq.preemptions for seq in waiting)
         assert not any(seq.blocks for seq in self._scheduler.waiting)

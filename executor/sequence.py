@@ -211,7 +211,14 @@ class Sequence:
             return Cause.LENGTH
         return Cause.LENGTH if length > kv_tokens else None
 
-    def ended(self, cause: Cause, detail: str = "", retry_ms: int | None = None) -> Ended:
+    def ended(
+        self,
+        cause: Cause,
+        detail: str = "",
+        retry_ms: int | None = None,
+        *,
+        displaced: bool = False,
+    ) -> Ended:
         return Ended(
             request=self.key[1],
             cause=cause,
@@ -225,8 +232,19 @@ class Sequence:
             preemptions=self.preemptions,
             detail=detail,
             retry_ms=retry_ms,
+            displaced=displaced,
             promised=self.promised,
         )
+
+
+def held_bytes(job: Submit) -> int:
+    """About the memory that it takes while it waits: mostly numbers, each an object and twice named."""
+    return (
+        2_000
+        + 48 * (len(job.prompt) + len(job.stop_token_ids))
+        + 120 * len(job.sampling.logit_bias)
+        + (0 if job.grammar is None else 4 * len(job.grammar.text))
+    )
 
 
 def fault(job: Submit, *, vocab_size: int, context_tokens: int, kv_tokens: int) -> str | None:

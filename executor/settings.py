@@ -14,6 +14,7 @@ from executor.contract import ModelCard
 from executor.scheduler.batching import ALWAYS, BatchRule
 from executor.scheduler.fair import Fair
 from executor.scheduler.fcfs import Fcfs
+from executor.scheduler.lobby import Bounds
 from executor.scheduler.protocol import Limits, Scheduler
 from executor.scheduler.vtc import Vtc
 from executor.sequence import Sequence
@@ -27,7 +28,8 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`step_ms_max` is what a step with prompts in it should take at most, so that one long prompt
+    """`waiting_max` and `waiting_bytes_max`: how many may wait, and the memory that they may hold.
+    `step_ms_max` is what a step with prompts in it should take at most, so that one long prompt
     never stalls the decodes beside it; `chunk_tokens_min` of prompts run all the same.
     `speculation`: guesses are run where they pay; what is said stays the same.
     `policy`: who comes next, `batching`: when; all but `fair` and `continuous` are there to be compared
@@ -35,6 +37,7 @@ class Settings:
 
     seqs_max: int = 64
     waiting_max: int = 4096
+    waiting_bytes_max: int = 512 * 2**20
     step_ms_max: int = 200
     chunk_tokens_min: int = 64
     step_tokens_max: int = 2048
@@ -42,6 +45,10 @@ class Settings:
     policy: Policy = Policy.FAIR
     batching: BatchRule = ALWAYS
     check_invariants: bool = False
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.waiting_max, self.waiting_bytes_max)
 
 
 _SHORT_TOKENS: Final = 1024

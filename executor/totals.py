@@ -22,6 +22,10 @@ class Totals:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
 
+    def guessed(self, drafted: int, missed: int) -> None:
+        self.drafted_tokens += drafted
+        self.accepted_tokens += drafted - missed
+
     def gauges(self, running: int, waiting: int, blocks: BlockManager) -> Gauges:
         return Gauges(
             running=running,

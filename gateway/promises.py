@@ -156,8 +156,8 @@ def fate_of(case: Case) -> Fate:
 
 
 def had_waited(ended: Ended) -> bool:
-    """Refused at the door, it would have been told when to come back."""
-    return ended.retry_ms is None and ended.queued_ns > 0
+    """And was not refused at the door."""
+    return ended.displaced
 
 
 def times_of(case: Case) -> Times:

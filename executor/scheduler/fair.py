@@ -91,19 +91,6 @@ class Fair(Generic[W]):
         own = [one for one in self._running.values() if one.work.tenant == seq.tenant]
         return self._foresight.refuses(seq, promised_ms, own, self._room(seq), moment)
 
-    def displaces(self, seq: W) -> W:
-        """The newest of the tenant that has most waiting for its weight, the newcomer's own included."""
-        waiting = self._foresight.counts()
-        weights = {entry.tenant.key: entry.tenant.weight for entry in self._waiting.values()}
-        weights[seq.tenant] = seq.tenant_weight
-        most = max(weights, key=lambda each: (waiting[each] / weights[each], each))
-        able = [
-            entry.work
-            for entry in self._waiting.values()
-            if entry.tenant.key == most and not entry.work.preemptions
-        ]
-        return seq if most == seq.tenant or not able else max(able, key=lambda one: one.ticket)
-
     def remove(self, seq: W) -> None:
         entry = self._waiting.pop(seq.ticket, None)
         if entry is not None:

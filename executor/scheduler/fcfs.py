@@ -50,9 +50,6 @@ class Fcfs(Generic[W]):
     def refuses(self, seq: W, moment: Moment) -> Refusal | None:
         """It promises nothing."""
 
-    def displaces(self, seq: W) -> W:
-        return seq
-
     def remove(self, seq: W) -> None:
         if not _take(self._running, seq):
             found = _take(self._waiting, seq)

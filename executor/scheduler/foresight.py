@@ -6,7 +6,7 @@ Refuses to know: order between tenants, room, accounts.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Generic, NamedTuple
 
@@ -95,13 +95,6 @@ class Foresight(Generic[W]):
         if refused is None:
             self._asked = work.ticket, _Guess(moment.now_ns, predicted_ns)
         return refused
-
-    def counts(self) -> Counter[str]:
-        """How many wait, by tenant, all classes together."""
-        found: Counter[str] = Counter()
-        for (_, tenant), queue in self._waiting.items():
-            found[tenant] += len(queue)
-        return found
 
 
 def _key(work: Work) -> Key:

@@ -172,11 +172,6 @@ class Scheduler(Protocol[W]):
         """Whether a newcomer's promise cannot be kept.  Asked before `add`."""
         ...
 
-    def displaces(self, seq: W) -> W:
-        """The house is full: which of those who wait, or the newcomer `seq`, should go.  Only what has
-        not run."""
-        ...
-
     def remove(self, seq: W) -> None:
         """It ended, wherever it stood."""
         ...

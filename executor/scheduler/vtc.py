@@ -67,9 +67,6 @@ class Vtc(Generic[W]):
     def refuses(self, seq: W, moment: Moment) -> Refusal | None:
         """It promises nothing."""
 
-    def displaces(self, seq: W) -> W:
-        return seq
-
     def remove(self, seq: W) -> None:
         said = self._said.pop(seq.ticket, 0)
         at = bisect_left(self._running, seq.ticket, key=_ticket)

@@ -19,14 +19,17 @@ from dataclasses import replace
 from enum import IntEnum
 from heapq import heappop, heappush
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from executor.cost import Share, StepTimes, attribute
+from executor.scheduler.lobby import Bounds, Lobby
 from executor.scheduler.protocol import Chunk, Limits, Moment, Scheduler, admission_tokens
 from executor.simulation.machine import Machine
 from executor.simulation.metrics_requests import Ending
 from executor.simulation.outcome import Outcome, Probe, Run
 from executor.simulation.work import Request, SimWork
+
+_MANY: Final = 1 << 62
 
 
 class Happening(IntEnum):
@@ -103,7 +106,7 @@ class Engine:
         self._learns = learns
         self._jitter = jitter
         self._rng = rng
-        self._waiting_max = waiting_max
+        self._lobby: Lobby[SimWork] = Lobby(Bounds(count=waiting_max or _MANY))
         self._probed = probed
         self._tickets = 0
         self._lives: dict[int, _Life] = {}
@@ -189,12 +192,13 @@ class Engine:
             self._note(life, Ending.OVER_SHARE, refused.retry_ms)
             self._turned_away(request, refused.retry_ms)
             return
-        if self._waiting_max is not None and len(self._scheduler.waiting) >= self._waiting_max:
-            goes = self._scheduler.displaces(work)
-            if goes is work:
-                self._note(life, Ending.OVER_SHARE)
-                return
-            self._end(self._lives[goes.ticket], Ending.OVER_SHARE)
+        goes = self._lobby.displaces(work, 0)
+        if work in goes:
+            self._note(life, Ending.OVER_SHARE)
+            return
+        self._lobby.enter(work, 0)
+        for each in goes:
+            self._end(self._lives[each.ticket], Ending.OVER_SHARE)
         self._lives[work.ticket] = life
         self._scheduler.add(work, self.now_ns)
         for after_ns, what in (
@@ -222,6 +226,7 @@ class Engine:
 
     def _admit(self, work: SimWork) -> None:
         life = self._lives[work.ticket]
+        self._lobby.leave(work, self.now_ns)
         work.since_ns = self.now_ns
         if life.dispatched_ns is None:
             life.dispatched_ns = self.now_ns
@@ -302,6 +307,7 @@ class Engine:
         """The one way out for who was let in."""
         work = life.work
         del self._lives[work.ticket]
+        self._lobby.leave(work, self.now_ns)
         self._scheduler.remove(work)
         self.free += work.release()
         self._note(life, ending)

@@ -74,9 +74,6 @@ class Published(Generic[W]):
         """It promises nothing."""
         return None
 
-    def displaces(self, seq: W) -> W:
-        return seq
-
     def remove(self, seq: W) -> None:
         if seq in self._running:
             self._running.remove(seq)

@@ -83,9 +83,6 @@ class Recorder:
     def refuses(self, seq: Seq, moment: Moment) -> Refusal | None:
         return self._inner.refuses(seq, moment)
 
-    def displaces(self, seq: Seq) -> Seq:
-        return self._inner.displaces(seq)
-
     def remove(self, seq: Seq) -> None:
         self._inner.remove(seq)
 

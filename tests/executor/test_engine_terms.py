@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from executor.contract import Cause, Workload
+from executor.contract import Cause, Ended, Workload
 from executor.cost import Rates, StepTimes
 from executor.settings import Settings
 from tests.executor.fakes import FREE, Clock, FakeRunner, Harness, job
@@ -83,6 +83,8 @@ def test_a_full_house_displaces_the_newest_of_whoever_has_most_waiting() -> None
     house.run()
     assert [n for n in range(1, 7) if house.ended(n).cause is Cause.BACKLOG] == [5]
     assert house.ended(5).generated == 0
+    assert house.ended(5).displaced
+    assert house.ended(5).retry_ms
     house.assert_empty()
 
 
@@ -93,12 +95,10 @@ def test_nobody_who_has_run_is_displaced() -> None:
     house.step()
     house.submit(job(2, PROMPT, **share("a")))
     house.submit(job(3, PROMPT, **share("b")))
-    house.submit(job(4, PROMPT, **share("b")))
+    house.submit(job(4, PROMPT, **share("a")))
     house.run()
-    assert house.ended(1).cause is Cause.LENGTH
-    assert house.ended(2).cause is Cause.BACKLOG
-    assert house.ended(3).cause is Cause.LENGTH
-    assert house.ended(4).cause is Cause.BACKLOG
+    assert house.ended(1).cause is house.ended(2).cause is Cause.LENGTH
+    assert house.ended(3).cause is house.ended(4).cause is Cause.BACKLOG, "each had its place"
     assert not house.engine._scheduler._foresight._guesses, "nor is anything remembered of them"  # type: ignore[attr-defined]
 
 
@@ -130,3 +130,66 @@ def test_who_looks_sees_who_holds_the_executor_and_who_waits() -> None:
     assert (own.tenant, [lane.tenant for lane in own.lanes]) == ("b", ["b"])
     assert (own.classes[0].running, own.classes[0].waiting) == (1, 0), "nobody else is counted"
     assert (everybody.tenant, len(everybody.lanes)) == (None, 2)
+
+
+def test_choices_that_wait_for_their_prompt_take_nobodys_place() -> None:
+    """Requests of many choices: all but one of each stand outside the queue."""
+    house = house_of(seqs_max=2, waiting_max=64)
+    number = 0
+    for _ in range(9):
+        first = number = number + 1
+        house.submit(job(number, PROMPT, **share("many")))
+        for _ in range(15):
+            number += 1
+            house.submit(job(number, PROMPT, sibling=first, part=True, **share("many")))
+    house.step()
+    for _ in range(4):
+        number += 1
+        house.submit(job(number, PROMPT, **share("many")))
+    house.submit(job(number + 1, PROMPT, **share("one")))
+    house.step()
+    assert house.engine.gauges.waiting == 64
+    assert (0, number + 1) in house.heard, "it was told its place"
+    assert not any(isinstance(word, Ended) for word in house.heard[0, number + 1])
+    gone = [n for n in range(1, number + 1) if (0, n) in house.heard and is_over(house, n)]
+    assert all(house.ended(n).retry_ms and not house.ended(n).device_ns for n in gone)
+    for other in range(number + 2, number + 40):
+        house.submit(job(other, PROMPT, **share(f"t{other}")))
+    house.run()
+    assert all(house.ended(n).cause is Cause.LENGTH for n in range(number + 1, number + 40))
+    house.assert_empty()
+
+
+def is_over(house: Harness, request: int) -> bool:
+    return isinstance(house.heard[0, request][-1], Ended)
+
+
+def test_the_memory_of_those_who_wait_is_bounded() -> None:
+    runner = FakeRunner(kv_blocks=400, block_tokens=4, context_tokens=64)
+    settings = Settings(
+        seqs_max=1, waiting_bytes_max=40_000, speculation=False, check_invariants=True
+    )
+    house = Harness(runner, settings=settings, times=StepTimes(FREE), clock=Clock(20_000_000))
+    for request in range(1, 30):
+        house.submit(job(request, PROMPT, **share("a")))
+    house.step()
+    house.submit(job(30, PROMPT, **share("a")))
+    house.submit(job(31, PROMPT, **share("b")))
+    house.run()
+    gone = [n for n in range(1, 32) if house.ended(n).cause is Cause.BACKLOG]
+    assert gone == list(range(12, 31)), "of some 3,400 bytes each"
+    assert [n for n in gone if house.ended(n).displaced] == [30]
+
+
+def test_nobody_makes_room_for_who_is_refused() -> None:
+    house = house_of(seqs_max=1, waiting_max=4)
+    house.terms(Workload(name="interactive", ttft_ms=100))
+    house.submit(job(1, PROMPT, **share("late")))
+    house.step()
+    for request in range(2, 6):
+        house.submit(job(request, PROMPT, **{**share("other"), "workload": ""}))
+    for request in range(6, 9):
+        house.submit(job(request, PROMPT, **share("late")))
+    house.run()
+    assert [n for n in range(1, 9) if house.ended(n).cause is Cause.BACKLOG] == [6, 7, 8]
+    house.assert_empty()

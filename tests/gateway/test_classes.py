@@ -48,7 +48,7 @@ class Turnstile:
 
 BACKLOG = Ended(request=0, cause=Cause.BACKLOG, retry_ms=1_201)
 OVERLOADED = Ended(request=0, cause=Cause.OVERLOADED, retry_ms=2_001)
-DISPLACED = Ended(request=0, cause=Cause.BACKLOG, queued_ns=5_000_000)
+DISPLACED = Ended(request=0, cause=Cause.BACKLOG, queued_ns=5_000_000, displaced=True)
 
 
 def lived(tmp_path: Path, story: Story, **furniture: Any) -> None:

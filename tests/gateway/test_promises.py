@@ -81,7 +81,7 @@ def last(cause: Cause, **spans: Any) -> Ended:
         (case(last(Cause.STOP)), Fate.SERVED),
         (case(last(Cause.ABORTED), outcome="cancelled"), Fate.LEFT),
         (case(last(Cause.STOP), last(Cause.BACKLOG, retry_ms=1, queued_ns=9)), Fate.BACKLOG),
-        (case(last(Cause.BACKLOG, queued_ns=9)), Fate.DISPLACED),
+        (case(last(Cause.BACKLOG, retry_ms=1, queued_ns=9, displaced=True)), Fate.DISPLACED),
         (case(last(Cause.BACKLOG)), Fate.BACKLOG),  # the newcomer itself made room
         (case(last(Cause.OVERLOADED), error=unavailable("x")), Fate.PLATFORM),
         (case(error=unavailable("x")), Fate.PLATFORM),
@@ -124,7 +124,7 @@ def test_every_request_counts_in_one_part(fate: Fate, whole: Verdict) -> None:
 def test_what_was_heard_is_paid_for_though_another_choice_made_room() -> None:
     """Else a caller with a full queue would have the streamed choices for nothing."""
     spoke = last(Cause.STOP, generated=5, prefilled=1)
-    made_room = last(Cause.BACKLOG, queued_ns=9)
+    made_room = last(Cause.BACKLOG, retry_ms=1, queued_ns=9, displaced=True)
     two = Job("r", "m", ((1,),), (Sampling(), Sampling()), None)
     assert [each.part for each in two.submits(9)] == [False, True]
     heard = case(spoke, made_room, job=two, delivered_tokens=5)

@@ -99,7 +99,7 @@ def test_those_that_compile_count_as_waiting() -> None:
     for request in (1, 2, 3):
         house.submit(constrained(request, *PLACES))
     house.step()
-    assert house.ended(3).cause is Cause.OVERLOADED
+    assert house.ended(3).cause is Cause.BACKLOG
 
 
 def test_a_late_mask_holds_up_its_own_row_only_and_nothing_is_computed_twice() -> None:
