@@ -3,7 +3,8 @@
 Exit code 0 an answer was found, 1 not even `--replicas-max` suffice, 2 what was given cannot be used.
 The answer goes to standard output, progress and refusals to standard error.
 
-Refuses to know: how a plan is made (`plan`), what a file looks like inside (`traces`), torch.
+Refuses to know: how a plan is made (`plan`), what a file looks like inside (`traces`, `machine_file`), what is
+said (`plan_report`), torch.
 """
 
 from __future__ import annotations
@@ -12,21 +13,27 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from executor.cost import Share
+from executor.contract import Workload
 from executor.simulation.machine import A10G, CPU, Machine
+from executor.simulation.machine_file import MachineError
+from executor.simulation.machine_file import read as read_machine
 from executor.simulation.metrics_requests import Target
-from executor.simulation.plan import Sized, plan_for
-from executor.simulation.traces import Arrival, TraceError, read
+from executor.simulation.plan import PlanError, plan_for
+from executor.simulation.plan_classes import ClassError, classed, rule_of, terms_of
+from executor.simulation.plan_classes import targets as targets_of
+from executor.simulation.plan_report import Asked, Assumed, Seen, document, report
+from executor.simulation.traces import TraceError, read
 
 EXIT_FOUND, EXIT_NOT_ENOUGH, EXIT_BAD_INPUT = 0, 1, 2
 EXIT_INTERRUPTED, EXIT_PIPE = 130, 141
-_INDENT: Final = " " * 10
+T = TypeVar("T")
+_TTFT_MS: Final = 2000.0
 REQUESTS_MAX: Final = 1_000_000
 MACHINES: Final[Mapping[str, tuple[Machine, str]]] = {
     "a10g": (A10G, "Llama-2-7B on one A10G, step times as measured by the authors of VTC"),
@@ -34,81 +41,84 @@ MACHINES: Final[Mapping[str, tuple[Machine, str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What was read.  `left_out`: requests after the first ones that were asked for."""
-
-    name: str
-    arrivals: Sequence[Arrival]
-    left_out: int
-
-    @property
-    def tenants(self) -> int:
-        return len({each.tenant for each in self.arrivals})
-
-    @property
-    def facts(self) -> dict[str, object]:
-        seconds = self.arrivals[-1].at_s - self.arrivals[0].at_s
-        return {
-            "file": self.name,
-            "requests": len(self.arrivals),
-            "left_out": self.left_out,
-            "tenants": self.tenants,
-            "seconds": round(seconds, 3),
-            "prompt_tokens": sum(each.prompt_tokens for each in self.arrivals),
-            "output_tokens": sum(each.output_tokens for each in self.arrivals),
-        }
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        arrivals = read(options.trace)
-    except TraceError as bad:
-        return _refuse(str(bad), as_json=options.json)
-    except OSError as bad:
-        why = (bad.strerror or "it is no file").lower()
-        wrong = f"{options.trace} cannot be read: {why}; expected a trace file"
-        return _refuse(wrong, as_json=options.json)
-    seen = _Seen(
-        options.trace.name,
-        arrivals[: options.limit_requests],
-        max(0, len(arrivals) - options.limit_requests),
-    )
-    machine = _machine(options.machine, options.slower, options.kv_tokens)
-    target = Target(
-        options.ttft_ms / 1000,
-        math.inf if options.tpot_ms is None else options.tpot_ms / 1000,
-    )
-    try:
+        asked = _asked(options)
         sized = plan_for(
-            seen.arrivals,
-            machine,
-            target,
+            asked.seen.arrivals,
+            asked.assumed.machine,
+            asked.targets,
+            workloads=tuple(asked.workloads),
             part=options.part,
             replicas_max=options.replicas_max,
             say=_progress(sys.stderr.isatty()),
         )
-    except ValueError as bad:
-        return _refuse(f"{bad} (--kv-tokens)", as_json=options.json)
+    except (_Unusable, TraceError, MachineError, ClassError, PlanError) as bad:
+        return _refuse(str(bad), as_json=options.json)
     finally:
         if sys.stderr.isatty():
             sys.stderr.write("\r\x1b[K")
     if options.json:
-        found = _document(seen, machine, options, sized)
-        text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+        text = msgspec.json.format(msgspec.json.encode(document(asked, sized)), indent=2).decode()
     else:
-        text = "\n".join(_report(seen, machine, options, sized))
+        text = "\n".join(report(asked, sized))
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
     return EXIT_NOT_ENOUGH if sized.replicas is None else EXIT_FOUND
 
 
-def _machine(name: str, slower: float, kv_tokens: int | None) -> Machine:
-    machine = MACHINES[name][0].slower(slower)
-    if kv_tokens is None:
-        return machine
-    return replace(machine, kv_blocks=max(1, kv_tokens // machine.block_tokens))
+class _Unusable(Exception):
+    """What was given, and what was expected."""
+
+
+def _asked(options: argparse.Namespace) -> Asked:
+    assumed = _machine(options.machine, options.slower, options.kv_tokens)
+    arrivals = _opened(options.trace, read, "a trace file")
+    left_out = max(0, len(arrivals) - options.limit_requests)
+    arrivals = arrivals[: options.limit_requests]
+    workloads: tuple[Workload, ...] = ()
+    if options.terms is None:
+        if options.classes:
+            raise _Unusable("--class has no classes to choose from; expected --terms beside it")
+        ttft_ms = _TTFT_MS if options.ttft_ms is None else options.ttft_ms
+        tpot_ms = math.inf if options.tpot_ms is None else options.tpot_ms
+        targets = {"": Target(ttft_ms / 1000, tpot_ms / 1000)}
+        arrivals = [replace(each, workload="") if each.workload else each for each in arrivals]
+    else:
+        if options.ttft_ms is not None or options.tpot_ms is not None:
+            raise _Unusable(
+                "--ttft-ms and --tpot-ms promise the same to everybody, and the classes promise otherwise; "
+                "expected one of the two"
+            )
+        workloads = terms_of(options.terms)
+        targets = targets_of(workloads)
+        arrivals = classed(arrivals, workloads, rule_of(options.classes, workloads))
+    seen = Seen(options.trace.name, arrivals, left_out)
+    return Asked(seen, assumed, targets, workloads, options.part)
+
+
+def _opened(path: Path, read_it: Callable[[Path], T], expected: str) -> T:
+    try:
+        return read_it(path)
+    except OSError as bad:
+        why = (bad.strerror or "it is no file").lower()
+        raise _Unusable(f"{path} cannot be read: {why}; expected {expected}") from None
+
+
+def _machine(word: str, slower: float, kv_tokens: int | None) -> Assumed:
+    """One that is built in, or else a file."""
+    if word in MACHINES:
+        machine, says = MACHINES[word]
+    else:
+        path = Path(word)
+        names = ", ".join(MACHINES)
+        machine = _opened(path, read_machine, f"one of {names}, or a file that describes a machine")
+        says = f"{machine.name}, as {path.name} has it"
+    machine = machine.slower(slower)
+    if kv_tokens is not None:
+        machine = replace(machine, kv_blocks=max(1, kv_tokens // machine.block_tokens))
+    return Assumed(machine, says, word, word not in MACHINES, slower)
 
 
 def _refuse(message: str, *, as_json: bool) -> int:
@@ -130,89 +140,6 @@ def _progress(terminal: bool) -> Callable[[int, float], None]:
             sys.stderr.flush()
 
     return say
-
-
-def _promise(options: argparse.Namespace) -> str:
-    pace = "" if options.tpot_ms is None else f" and {options.tpot_ms:g} ms a token after it"
-    return f"{options.part * 100:g} % have their first token within {options.ttft_ms:g} ms{pace}"
-
-
-def _steps_ms(machine: Machine) -> dict[str, float]:
-    """What people can measure of theirs, to compare."""
-    return {
-        "token_alone": machine.step_ns([Share(1, 500)]) / 1e6,
-        "token_of_16": machine.step_ns([Share(1, 500)] * min(16, machine.seqs)) / 1e6,
-        "prompt_of_1000": machine.step_ns([Share(1000, 0)]) / 1e6,
-    }
-
-
-def _report(seen: _Seen, machine: Machine, options: argparse.Namespace, sized: Sized) -> list[str]:
-    facts, steps = seen.facts, _steps_ms(machine)
-    who = f"{_many(len(seen.arrivals), 'request')} of {_many(seen.tenants, 'tenant')}"
-    what = f"{facts['prompt_tokens']:,} prompt and {facts['output_tokens']:,} answer tokens"
-    slower = "" if options.slower == 1 else f", {options.slower:g} times slower"
-    room = machine.kv_blocks * machine.block_tokens
-    lines = [f"Read      {who} over {facts['seconds']:,.0f} s: {what}"]
-    if seen.left_out:
-        left_out = f"{seen.left_out:,} later ones are left out (--limit-requests)"
-        lines.append(f"{_INDENT}{left_out}; a peak among them needs more than is said here")
-    lines += [
-        f"Promise   {_promise(options)}",
-        f"Machine   assumed, not measured: {MACHINES[options.machine][1]}{slower};",
-        f"{_INDENT}a token alone: {steps['token_alone']:,.0f} ms, among 16: {steps['token_of_16']:,.0f} ms, a prompt of 1,000: {steps['prompt_of_1000']:,.0f} ms;",
-        f"{_INDENT}{machine.seqs} requests at once, {room:,} tokens of KV memory, no prompt shared;",
-        f"{_INDENT}a request goes to the replica that has the fewest.",
-        f"{_INDENT}Yours is another: send it one request alone, divide its decode time by its tokens",
-        f"{_INDENT}(`lockgate explain`), and scale with --slower and --kv-tokens.",
-        "",
-        "replicas  in time",
-    ]
-    lines += [f"{count:>8}  {_percent(part):>7}" for count, part in sorted(sized.tried.items())]
-    lines.append("")
-    if sized.replicas is None:
-        most = max(sized.tried)
-        lines.append(
-            f"Not even {_many(most, 'replica')} can keep it. Allow more (--replicas-max), promise less, or take a "
-            "faster machine."
-        )
-    else:
-        keep = "keeps" if sized.replicas == 1 else "keep"
-        lines.append(f"{_many(sized.replicas, 'replica')} {keep} this promise.")
-    return lines
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
-def _percent(part: float) -> str:
-    """Rounded down: 98.99 % never looks like the 99 that were asked for."""
-    return f"{math.floor(part * 1000) / 10:.1f} %"
-
-
-def _document(
-    seen: _Seen, machine: Machine, options: argparse.Namespace, sized: Sized
-) -> dict[str, object]:
-    return {
-        "trace": seen.facts,
-        "promise": {
-            "part": options.part,
-            "ttft_ms": options.ttft_ms,
-            "tpot_ms": options.tpot_ms,
-        },
-        "machine": {
-            "name": options.machine,
-            "assumed": True,
-            "slower": options.slower,
-            "requests_at_once": machine.seqs,
-            "kv_tokens": machine.kv_blocks * machine.block_tokens,
-            "steps_ms": _steps_ms(machine),
-        },
-        "tried": [
-            {"replicas": count, "in_time": part} for count, part in sorted(sized.tried.items())
-        ],
-        "replicas": sized.replicas,
-    }
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:
@@ -257,15 +184,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="Mooncake JSON lines, an Azure CSV, or arrival_s,tenant,… rows; gzipped or not",
     )
-    plan.add_argument(
-        "--machine",
-        choices=tuple(MACHINES),
-        default="a10g",
-        help="assumed step times [%(default)s]",
-    )
-    add("--ttft-ms", _number(1, 1e7), "promised: first token within", 2000.0)
+    add("--machine", str, "a10g, cpu, or the file of a measured one", "a10g")
+    add("--ttft-ms", _number(1, 1e7), f"promised: first token within [{_TTFT_MS:g}]")
     add("--tpot-ms", _number(0.01, 1e6), "promised: mean time of a token after the first")
-    add("--part", _number(0.01, 1.0), "part of all requests that must be in time", 0.99)
+    add("--terms", str, "classes and what each is promised: a JSON list")
+    plan.add_argument(
+        "--class",
+        dest="classes",
+        action="append",
+        default=[],
+        metavar="NAME=PART",
+        help="so much of what says no class; the rest is of the first that takes turns",
+    )
+    add("--part", _number(0.01, 1.0), "part (of each class) that must be in time", 0.99)
     add("--slower", _number(0.001, 1000.0), "so many times slower than that machine", 1.0)
     add("--kv-tokens", _whole(16, 1 << 30), "KV memory of a replica, if not that machine's")
     add("--replicas-max", _whole(1, 1024), "try no more", 64)

@@ -1,19 +1,25 @@
-"""How many replicas a promise needs for a trace: the least number at which enough requests are in time.
+"""How many replicas the promises need for a trace: the least number at which enough of each class is in time.
 
-The trace is replayed through fleets of one, two, four, … replicas, then between the last that missed and
-the first that kept.  More replicas are taken to be no worse; where a trace says otherwise (a lucky
-point), the answer is a number that keeps, not the least one.  What has not ended at the horizon missed;
-the horizon leaves the longest answer its time on a full machine, or at the slowest pace that is promised.
+The trace is replayed through fleets of one, two, four, … replicas, all classes together; then, for each
+class that is promised something, between the last number that missed and the first that kept.  More
+replicas are taken to be no worse; where a trace says otherwise (a lucky point), the answer is a number
+from which on all that were tried keep, not the least one.  What was refused, or has not ended at the
+horizon, missed; the horizon leaves the longest answer its time on a full machine, or at the slowest pace
+that is promised.
 
-Refuses to know: files, what a replica costs.  Source: issue 4, `lockgate plan`.
+Refuses to know: files, how a request came by its class, what a replica costs.  Source: issue 4,
+`lockgate plan`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Final
 
+from executor.contract import Workload
 from executor.cost import Share
 from executor.simulation.fleet import Fleet, Routing
 from executor.simulation.machine import Machine
@@ -26,61 +32,99 @@ _DRAIN_S: Final = 120.0
 _TOLD: Final = 100  # times in a replay
 
 
+class PlanError(ValueError):
+    """A trace for which nothing can be planned: what was wrong, what was expected."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """`replicas`: None if `replicas_max` do not keep it.  `tried`: the part in time by replicas."""
+    """`needs`: replicas by class that is promised something; None if `replicas_max` do not keep it.
+    `tried`: the part in time by replicas and class."""
 
-    replicas: int | None
-    tried: Mapping[int, float]
+    needs: Mapping[str, int | None]
+    tried: Mapping[int, Mapping[str, float]]
+
+    @property
+    def replicas(self) -> int | None:
+        """Those that keep every promise."""
+        found = [each for each in self.needs.values() if each is not None]
+        return max(found) if len(found) == len(self.needs) else None
+
+    @property
+    def binding(self) -> tuple[str, ...]:
+        """The classes that need so many; the others would do with fewer."""
+        return tuple(name for name, each in self.needs.items() if each == self.replicas)
 
 
 def plan_for(
     arrivals: Sequence[Arrival],
     machine: Machine,
-    target: Target,
+    targets: Mapping[str, Target],
     *,
+    workloads: tuple[Workload, ...] = (),
     part: float = 0.99,
     replicas_max: int = 64,
     routing: Routing = Routing.LEAST_LOADED,
     allowed_tokens: int = ALLOWED_TOKENS,
     say: Callable[[int, float], None] = lambda _replicas, _part: None,
 ) -> Sized:
-    """`arrivals` in order of time.  `say`: replicas that are being tried, and the part of the trace that
-    has arrived there.  ValueError if some never fit the machine."""
+    """`arrivals` in order of time; `targets` by class, "" that of a request with none.  `workloads`: the
+    classes' terms, by which replicas schedule and refuse.  `say`: replicas that are being tried, and the
+    part of the trace that has arrived there.  PlanError if some never fit the machine, or none is
+    promised anything."""
     if not arrivals:
-        raise ValueError("the trace is empty; expected at least one request")
+        raise PlanError("the trace is empty; expected at least one request")
+    counts = Counter(each.workload for each in arrivals)
+    promised = {name: target for name, target in targets.items() if counts[name]}
+    if not promised:
+        raise PlanError(
+            "no request of the trace is promised anything; expected some of a class that is"
+        )
+    _check_room(arrivals, machine)
+    requests = of_trace(arrivals, allowed_tokens=allowed_tokens)
+    patience_ns = max(_patience_ns(requests, machine, target) for target in promised.values())
+    horizon_ns = requests[-1].at_ns + patience_ns
+    tried: dict[int, dict[str, float]] = {}
+
+    def replay(replicas: int) -> None:
+        limits = machine.limits(workloads)
+        fleet = Fleet(machine, replicas, routing, limits=limits, merge_ns=NS)
+        runs = fleet.run(_told(requests, lambda seen: say(replicas, seen)), horizon_ns)
+        met = Counter(
+            record.kind
+            for run in runs
+            for record in run.records
+            if record.kind in promised and promised[record.kind].met(record)
+        )
+        tried[replicas] = {name: met[name] / counts[name] for name in promised}
+
+    def bracket(name: str) -> tuple[int, int | None]:
+        """The most replicas that miss, 0 if none do, and the fewest above them that keep."""
+        missed = max((n for n, parts in tried.items() if parts[name] < part), default=0)
+        return missed, min((n for n in tried if n > missed), default=None)
+
+    count = 1
+    replay(count)
+    while min(tried[count].values()) < part and count < replicas_max:
+        count = min(2 * count, replicas_max)
+        replay(count)
+    for name in promised:
+        missed, kept = bracket(name)
+        while kept is not None and kept - missed > 1:
+            replay((missed + kept) // 2)
+            missed, kept = bracket(name)
+    return Sized({name: bracket(name)[1] for name in promised}, tried)
+
+
+def _check_room(arrivals: Sequence[Arrival], machine: Machine) -> None:
     room = machine.kv_blocks * machine.block_tokens
     long = [each for each in arrivals if each.prompt_tokens + each.output_tokens > room]
     if long:
         longest = max(each.prompt_tokens + each.output_tokens for each in long)
-        raise ValueError(
+        raise PlanError(
             f"{len(long)} of {len(arrivals)} requests never fit: the longest needs {longest} tokens of "
-            f"KV memory and a replica has {room}; plan for a machine with more"
+            f"KV memory and a replica has {room}; plan for a machine with more (--kv-tokens)"
         )
-    requests = of_trace(arrivals, allowed_tokens=allowed_tokens)
-    horizon_ns = requests[-1].at_ns + _patience_ns(requests, machine, target)
-    tried: dict[int, float] = {}
-
-    def keeps(replicas: int) -> bool:
-        fleet = Fleet(machine, replicas, routing, merge_ns=NS)
-        runs = fleet.run(_told(requests, lambda seen: say(replicas, seen)), horizon_ns)
-        met = sum(target.met(record) for run in runs for record in run.records)
-        tried[replicas] = met / len(requests)
-        return tried[replicas] >= part
-
-    missed, count = 0, 1
-    while not keeps(count):
-        missed = count
-        if count == replicas_max:
-            return Sized(None, tried)
-        count = min(2 * count, replicas_max)
-    while count - missed > 1:
-        middle = (count + missed) // 2
-        if keeps(middle):
-            count = middle
-        else:
-            missed = middle
-    return Sized(count, tried)
 
 
 def _patience_ns(requests: Sequence[Request], machine: Machine, target: Target) -> int:
@@ -89,7 +133,8 @@ def _patience_ns(requests: Sequence[Request], machine: Machine, target: Target) 
     full = [Share(1, room // machine.seqs)] * machine.seqs
     token_s = min(target.tpot_s, machine.step_ns(full) / NS)
     longest = max(each.output_tokens for each in requests)
-    return round((target.ttft_s + _DRAIN_S + longest * token_s) * NS)
+    patience_s = _DRAIN_S + longest * token_s
+    return round((patience_s + (target.ttft_s if isfinite(target.ttft_s) else 0.0)) * NS)
 
 
 def _told(requests: Sequence[Request], tell: Callable[[float], None]) -> Iterator[Request]:

@@ -4,6 +4,8 @@
 - `arrival_s,tenant,prompt_tokens,output_tokens`: VTC's arena trace, sampled ServeGen; ours
 - `TIMESTAMP,ContextTokens,GeneratedTokens`: the Azure LLM inference traces
 
+In the first two a row may also say its `class` of work (and `tenant` in a Mooncake one): ours.
+
 Columns are found by name, in any order and case; those that nobody here knows are not looked at.
 Numbers are plain ASCII decimals: no NaN, no infinity, no digit of another script, no underscore.
 A refusal never repeats what stood in the file: a column that slipped may hold somebody's text.
@@ -25,7 +27,7 @@ import msgspec
 SECONDS_MAX: Final = 1e11
 """Past the year 5000, should it be a date."""
 _PREFIX_MAX: Final = 1 << 16
-_TENANT_MAX: Final = 128
+_LABEL_MAX: Final = 128
 _TIME: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?", re.ASCII)
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}(\.0{1,9})?", re.ASCII)
 
@@ -33,13 +35,14 @@ _WHOLE: Final = re.compile(r"-?[0-9]{1,18}(\.0{1,9})?", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """One request of a trace.  `prefix`: ids of the prompt's 512-token blocks; an equal id at an
-    equal place is text that could be shared."""
+    equal place is text that could be shared.  `workload`: its class, where the row says one."""
 
     at_s: float
     tenant: str
     prompt_tokens: int
     output_tokens: int
     prefix: tuple[int, ...] = ()
+    workload: str = ""
 
 
 class BadRow(Exception):
@@ -100,13 +103,18 @@ class _Table:
         if len(cells) != len(self.at):
             raise BadRow(f"it has {len(cells)} cells", f"{len(self.at)}, as the header has")
         time, prompt, output = self.names
-        tenant = _tenant(cells[self.at["tenant"]]) if "tenant" in self.at else self.everybody
+        tenant = self._label(cells, "tenant") or self.everybody
         return Arrival(
             self.time(cells[self.at[time]], time),
             tenant,
             self._tokens(cells[self.at[prompt]], prompt),
             self._tokens(cells[self.at[output]], output),
+            workload=self._label(cells, "class"),
         )
+
+    def _label(self, cells: Sequence[str], name: str) -> str:
+        """Empty where the file has no such column."""
+        return _label(cells[self.at[name]], name) if name in self.at else ""
 
     def _tokens(self, cell: str, name: str) -> int:
         text = cell.strip()
@@ -164,22 +172,23 @@ def _date(cell: str, name: str) -> float:
     return _timely(at_s, name)
 
 
-def _tenant(cell: str) -> str:
+def _label(cell: str, what: str) -> str:
     name = cell.strip()
-    if not name or len(name) > _TENANT_MAX or not name.isprintable():
+    if not name or len(name) > _LABEL_MAX or not name.isprintable():
         raise BadRow(
-            f"`tenant` is {'empty' if not name else 'no label'}",
-            f"1 to {_TENANT_MAX} printable characters",
+            f"`{what}` is {'empty' if not name else 'no label'}",
+            f"1 to {_LABEL_MAX} printable characters",
         )
     return name
 
 
-class _Mooncake(msgspec.Struct):
+class _Mooncake(msgspec.Struct, rename={"workload": "class"}):
     timestamp: float
     input_length: int
     output_length: int
     hash_ids: Annotated[list[int], msgspec.Meta(max_length=_PREFIX_MAX)] = []
     tenant: str | None = None
+    workload: str | None = None
 
 
 _DECODER: Final = msgspec.json.Decoder(_Mooncake)
@@ -198,8 +207,9 @@ def _mooncake(line: str, tokens_max: int, everybody: str) -> Arrival:
         raise BadRow("an id in `hash_ids` is out of range", "whole numbers below 2⁶⁴")
     return Arrival(
         _timely(row.timestamp / 1000, "timestamp"),
-        everybody if row.tenant is None else _tenant(row.tenant),
+        everybody if row.tenant is None else _label(row.tenant, "tenant"),
         _bounded(row.input_length, "input_length", tokens_max),
         _bounded(row.output_length, "output_length", tokens_max),
         tuple(row.hash_ids),
+        "" if row.workload is None else _label(row.workload, "class"),
     )

@@ -117,6 +117,7 @@ def of_trace(
             each.output_tokens,
             max_new_tokens=max(allowed_tokens, each.output_tokens),
             weight=(weights or {}).get(each.tenant, 1.0),
+            workload=each.workload,
         )
         for each in arrivals
     ]

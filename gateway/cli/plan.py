@@ -1,31 +1,30 @@
 """`lockgate plan`: how many replicas a promise needs for a trace of one's own.
 
 The simulator belongs to the executor, which may not be imported here: it runs as a process of its own,
-and its output, its refusals and its exit code are this command's.  Needs no server.
+and its output, its refusals and its exit code are this command's.  What a configuration promises its
+classes goes with it as one word.  Needs no server.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from enum import StrEnum
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from gateway.cli.options import Json
 from gateway.cli.show import Refusal
+from gateway.service_classes import workloads
+from gateway.settings import SettingsError, load
+from gateway.settings.facts import service_classes
 
 SIMULATOR = "executor.simulation"
-
-
-class Machine(StrEnum):
-    """Those whose step times the simulator has."""
-
-    A10G = "a10g"
-    CPU = "cpu"
 
 
 def plan(
@@ -33,26 +32,49 @@ def plan(
         Path,
         typer.Option(
             help="Who came when, how long: Mooncake JSON lines, an Azure CSV, or rows of "
-            "arrival_s,tenant,prompt_tokens,output_tokens; gzipped or not."
+            "arrival_s,tenant,prompt_tokens,output_tokens, also with a class; gzipped or not."
         ),
     ],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="Plan for the classes of this configuration, each with what it is promised.",
+        ),
+    ] = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class",
+            metavar="NAME=PART",
+            help="With --config: so much of the requests that say no class is of this one. May be "
+            "repeated; the rest is of the first class that takes turns.",
+        ),
+    ] = None,
     ttft_ms: Annotated[
-        float, typer.Option(min=1, max=1e7, help="Promised: the first token within.")
-    ] = 2000.0,
+        float | None,
+        typer.Option(
+            min=1,
+            max=1e7,
+            help="Without --config, promised to all: the first token within.",
+            show_default="2000",
+        ),
+    ] = None,
     tpot_ms: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1e6, help="Promised: mean time of a token after the first."),
+        typer.Option(min=0.01, max=1e6, help="The same: mean time of a token after the first."),
     ] = None,
     part: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Part of all requests that must be in time.")
+        float, typer.Option(min=0.01, max=1, help="Part (of each class) that must be in time.")
     ] = 0.99,
     machine: Annotated[
-        Machine,
+        str,
         typer.Option(
-            help="Assumed step times: a10g is Llama-2-7B on one A10G, cpu is a model of 135 million "
-            "parameters on two cores."
+            help="Step times: a10g is Llama-2-7B on one A10G, cpu is a model of 135 million parameters on "
+            "two cores, both assumed; or the file of a machine that was measured."
         ),
-    ] = Machine.A10G,
+    ] = "a10g",
     slower: Annotated[
         float,
         typer.Option(
@@ -73,19 +95,37 @@ def plan(
 
     An hour of a busy trace takes minutes; Ctrl-C ends it. Exit code 1: not even --replicas-max do.
     """
+    if classes and config is None:
+        raise Refusal("--class needs the classes of a configuration. Give --config.", exit_code=2)
     given = {
         "trace": trace,
+        "terms": None if config is None else _terms(config),
         "ttft-ms": ttft_ms,
         "tpot-ms": tpot_ms,
         "part": part,
-        "machine": machine.value,
+        "machine": machine,
         "slower": slower,
         "kv-tokens": kv_tokens,
         "replicas-max": replicas_max,
         "limit-requests": limit_requests,
     }
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    words += [f"--class={each}" for each in classes or ()]
     raise typer.Exit(simulate("plan", *words, *(["--json"] if as_json else [])))
+
+
+def _terms(config: Path) -> str:
+    try:
+        settings = load(config, os.environ, now_s=int(time.time()))
+    except SettingsError as error:
+        raise Refusal(str(error)) from None
+    found = workloads(service_classes(settings.classes))
+    if not found:
+        raise Refusal(
+            f"{config} has no classes to plan for. Write [classes.NAME] with what it is promised, or leave "
+            "--config out and promise all the same with --ttft-ms."
+        )
+    return msgspec.json.encode(found).decode()
 
 
 def simulate(*words: str) -> int:

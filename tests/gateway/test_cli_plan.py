@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from executor.simulation.__main__ import MACHINES, _parser
+from executor.contract import Workload
+from executor.simulation.__main__ import _parser
+from executor.simulation.plan_classes import terms_of
 from gateway.cli import main
-from gateway.cli.plan import Machine
 
 
 def lockgate(*words: str) -> int:
@@ -74,8 +76,36 @@ def test_what_is_not_given_is_as_the_simulator_has_it(ran: list[Any]) -> None:
     assert parser.parse_args(ran[0][4:]) == parser.parse_args(["plan", "--trace", "t"])
 
 
-def test_both_know_the_same_machines() -> None:
-    assert {each.value for each in Machine} == set(MACHINES)
+EXAMPLE = Path(__file__).resolve().parents[3] / "shared" / "lockgate.example.toml"
+
+
+def test_a_configurations_classes_go_with_it(ran: list[Any]) -> None:
+    words = ("--config", str(EXAMPLE), "--class", "batch=0.3", "--class", "critical=0.1")
+    assert lockgate("plan", "--trace", "t", *words) == 0
+    options = _parser().parse_args(ran[0][4:])
+    assert options.classes == ["batch=0.3", "critical=0.1"]
+    assert (options.ttft_ms, options.tpot_ms) == (None, None)
+    assert terms_of(options.terms) == (
+        Workload(name="critical", reserved=0.2, ttft_ms=500, itl_ms=80),
+        Workload(name="interactive", ttft_ms=2000, itl_ms=120),
+        Workload(name="batch", weight=None, floor=0.05),
+    )
+
+
+def test_classes_that_are_not_there_are_refused(
+    ran: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    none = tmp_path / "none.toml"
+    none.write_text(
+        re.sub(r"(?s)\[classes\..*(?=\[webhooks)", "[plans]\n[tenants]\n", EXAMPLE.read_text())
+    )
+    assert lockgate("plan", "--trace", "t", "--class", "batch=0.3") == 2
+    assert "Give --config" in capsys.readouterr().err
+    assert lockgate("plan", "--trace", "t", "--config", str(none)) == 1
+    assert "has no classes to plan for" in capsys.readouterr().err
+    assert lockgate("plan", "--trace", "t", "--config", str(tmp_path / "absent.toml")) == 1
+    assert "absent.toml" in capsys.readouterr().err
+    assert not ran
 
 
 @pytest.mark.parametrize(("ended", "told"), ((0, 0), (1, 1), (2, 2), (-9, 137)))
@@ -101,9 +131,7 @@ def test_without_the_simulator_it_says_so(
     assert not ran
 
 
-@pytest.mark.parametrize(
-    "words", (("--part", "2"), ("--slower", "nan"), ("--machine", "tpu"), ("--replicas-max", "0"))
-)
+@pytest.mark.parametrize("words", (("--part", "2"), ("--slower", "nan"), ("--replicas-max", "0")))
 def test_what_cannot_be_is_refused_before_anything_runs(
     words: tuple[str, ...], ran: list[Any]
 ) -> None:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from executor.contract import Workload
 from executor.simulation.machine import A10G
 from executor.simulation.metrics_requests import Target
-from executor.simulation.plan import plan_for
+from executor.simulation.plan import PlanError, plan_for
 from executor.simulation.traces import Arrival
 
 ONE_ROW = replace(A10G, seqs=1)
-TARGET = Target(ttft_s=0.5)
+TARGET = {"": Target(ttft_s=0.5)}
 
 
 def clockwork(per_s: float, count: int) -> list[Arrival]:
@@ -21,27 +22,27 @@ def clockwork(per_s: float, count: int) -> list[Arrival]:
 
 
 def test_the_least_number_that_keeps_the_promise() -> None:
-    sized = plan_for(clockwork(5.0, 60), ONE_ROW, TARGET)
+    sized = plan_for(clockwork(5.0, 40), ONE_ROW, TARGET)
     assert sized.replicas == 3
-    assert sized.tried[3] >= 0.99 > sized.tried[2]
+    assert sized.tried[3][""] >= 0.99 > sized.tried[2][""]
     assert set(sized.tried) == {1, 2, 3, 4}
 
 
 def test_one_is_enough_for_little() -> None:
-    assert plan_for(clockwork(0.5, 5), ONE_ROW, TARGET).tried == {1: 1.0}
+    assert plan_for(clockwork(0.5, 5), ONE_ROW, TARGET).tried == {1: {"": 1.0}}
 
 
 def test_no_number_within_the_bound_may_be_enough() -> None:
-    sized = plan_for(clockwork(8.0, 60), ONE_ROW, TARGET, replicas_max=3)
+    sized = plan_for(clockwork(8.0, 30), ONE_ROW, TARGET, replicas_max=3)
     assert sized.replicas is None
-    assert sized.tried[3] < 0.99
+    assert sized.tried[3][""] < 0.99
 
 
 def test_what_can_never_be_served_is_refused() -> None:
-    with pytest.raises(ValueError, match="empty"):
+    with pytest.raises(PlanError, match="empty"):
         plan_for([], A10G, TARGET)
     with pytest.raises(
-        ValueError, match="1 of 2 requests never fit: the longest needs 10001 tokens"
+        PlanError, match="1 of 2 requests never fit: the longest needs 10001 tokens"
     ):
         plan_for([Arrival(0.0, "t", 10, 10), Arrival(1.0, "t", 10_000, 1)], A10G, TARGET)
 
@@ -49,7 +50,7 @@ def test_what_can_never_be_served_is_refused() -> None:
 def test_how_far_it_is_is_told_by_number_of_replicas() -> None:
     told: list[tuple[int, float]] = []
     short = [Arrival(0.0, "t", 1, 1)] * 300
-    plan_for(short, A10G, Target(0.0), replicas_max=2, say=lambda *a: told.append(a))
+    plan_for(short, A10G, {"": Target(0.0)}, replicas_max=2, say=lambda *a: told.append(a))
     assert [part for replicas, part in told if replicas == 1] == [i / 100 for i in range(100)]
     assert {replicas for replicas, _ in told} == {1, 2}
 
@@ -58,6 +59,59 @@ def test_a_long_answer_at_the_end_is_waited_for() -> None:
     """A hundred tokens at 1.6 s."""
     slow = A10G.slower(100)
     last = [Arrival(0.0, "t", 10, 100)]
-    assert plan_for(last, slow, Target(10.0), replicas_max=1).replicas == 1
-    assert plan_for(last, slow, Target(10.0, 2.0), replicas_max=1).replicas == 1
-    assert plan_for(last, slow, Target(10.0, 1.0), replicas_max=1).replicas is None
+    assert plan_for(last, slow, {"": Target(10.0)}, replicas_max=1).replicas == 1
+    assert plan_for(last, slow, {"": Target(10.0, 2.0)}, replicas_max=1).replicas == 1
+    assert plan_for(last, slow, {"": Target(10.0, 1.0)}, replicas_max=1).replicas is None
+
+
+CLASSES = (
+    Workload(name="now", weight=1.0, itl_ms=200),
+    Workload(name="soon", weight=1.0, itl_ms=200),
+    Workload(name="later", weight=None, floor=0.05),
+)
+
+
+def of_classes(per_s: float, count: int) -> list[Arrival]:
+    """In turns; what is for later is promised nothing."""
+    return [
+        replace(each, workload=CLASSES[number % 3].name)
+        for number, each in enumerate(clockwork(per_s, count))
+    ]
+
+
+def test_each_class_has_a_number_of_its_own_and_the_largest_decides() -> None:
+    targets = {"now": Target(0.1), "soon": Target(2.0), "unasked": Target(0.0)}
+    sized = plan_for(of_classes(5.0, 36), ONE_ROW, targets, workloads=CLASSES)
+    assert sized.needs.keys() == {"now", "soon"}
+    now, soon = sized.needs["now"], sized.needs["soon"]
+    assert now is not None
+    assert soon is not None
+    assert now > soon > 1
+    for name, needs in (("now", now), ("soon", soon)):
+        assert sized.tried[needs][name] >= 0.99 > sized.tried[needs - 1][name]
+    assert sized.replicas == now
+    assert sized.binding == ("now",)
+
+
+def test_a_class_that_none_can_keep_decides_and_the_others_have_their_number() -> None:
+    targets = {"now": Target(0.0), "soon": Target(2.0)}
+    sized = plan_for(of_classes(5.0, 24), ONE_ROW, targets, workloads=CLASSES, replicas_max=4)
+    assert sized.needs["now"] is None
+    assert sized.needs["soon"] in {2, 3}
+    assert sized.replicas is None
+    assert sized.binding == ("now",)
+
+
+def test_what_is_refused_is_not_in_time() -> None:
+    """Its first token is promised in time by one replica to a few of a burst, and the rest are told so."""
+    burst = [Arrival(0.0, "t", 100, 30, workload="now")] * 20
+    promising = (Workload(name="now", ttft_ms=1000),)
+    sized = plan_for(
+        burst, ONE_ROW, {"now": Target(1.0)}, workloads=promising, replicas_max=1, part=0.5
+    )
+    assert 0 < sized.tried[1]["now"] < 0.5
+
+
+def test_a_plan_for_nothing_promised_is_refused() -> None:
+    with pytest.raises(PlanError, match="no request of the trace is promised anything"):
+        plan_for(of_classes(1.0, 3)[2:], A10G, {"now": Target(1.0)}, workloads=CLASSES)

@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from executor.simulation.__main__ import main
+from executor.simulation.machine import A10G
+from executor.simulation.machine_file import write
 
 COUNT = 24
 
@@ -108,7 +111,9 @@ def test_a_part_that_misses_never_looks_like_the_one_asked_for(
     from executor.simulation import __main__ as command
     from executor.simulation.plan import Sized
 
-    monkeypatch.setattr(command, "plan_for", lambda *_, **__: Sized(None, {64: 0.98999}))
+    monkeypatch.setattr(
+        command, "plan_for", lambda *_, **__: Sized({"": None}, {64: {"": 0.98999}})
+    )
     assert plan("--trace", mooncake(tmp_path)) == 1
     assert "      64   98.9 %" in capsys.readouterr().out
 
@@ -173,7 +178,6 @@ def test_what_never_fits_is_told_with_the_option_that_helps(
         ("--replicas-max", "1e9"),
         ("--limit-requests", "1000001"),
         ("--kv-tokens", "3"),
-        ("--machine", "tpu"),
         ("--rep", "3"),
     ),
 )
@@ -182,6 +186,161 @@ def test_every_option_has_bounds(word: str, value: str, capsys: pytest.CaptureFi
         plan("--trace", "absent", word, value)
     assert stop.value.code == 2
     assert word in capsys.readouterr().err
+
+
+CLASSES: list[dict[str, object]] = [
+    {"name": "critical", "reserved": 0.2, "itl_ms": 500},
+    {"name": "interactive", "itl_ms": 500},
+    {"name": "batch", "weight": None, "floor": 0.05},
+]
+
+
+def terms(*found: dict[str, object]) -> str:
+    return "--terms=" + json.dumps(found)
+
+
+def with_classes(path: Path, names: Sequence[str], *, prompt: int = 900) -> str:
+    """As `mooncake`, the rows' classes by turns; "" says none."""
+    rows = (
+        {"timestamp": i * 200, "input_length": prompt, "output_length": 20}
+        | ({"class": name} if (name := names[i % len(names)]) else {})
+        for i in range(COUNT)
+    )
+    file = path / "classes.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def test_each_class_is_told_what_it_needs_and_which_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strict: list[dict[str, object]] = [
+        {"name": "critical", "reserved": 0.2, "ttft_ms": 300, "itl_ms": 300},
+        {"name": "interactive", "ttft_ms": 4000},
+        CLASSES[2],
+    ]
+    trace = with_classes(tmp_path, ("critical", "interactive", "batch", "interactive"))
+    assert plan("--trace", trace, terms(*strict)) == 0
+    told = capsys.readouterr().out
+    assert "99 % of each class; who is refused for a backlog is not in time" in told
+    assert (
+        "critical     6 requests: their first token within 300 ms and 300 ms a token after it, "
+        "reserved 0.2, weight 1" in told
+    )
+    assert "batch        6 requests: nothing is promised, floor 0.05" in told
+    heads = next(line for line in told.splitlines() if line.startswith("replicas"))
+    assert heads.split() == ["replicas", "critical", "interactive"]
+    assert told.endswith(
+        "critical     3 replicas  (it decides)\n"
+        "interactive  1 replica\n"
+        "3 replicas keep every promise.\n"
+    )
+    found = document(capsys, "--trace", trace, terms(*strict))
+    assert found["replicas"] == 3
+    assert found["classes"] == [
+        {
+            "name": "critical",
+            "requests": 6,
+            "promise": {"ttft_ms": 300.0, "tpot_ms": 300.0},
+            "replicas": 3,
+            "decides": True,
+        },
+        {
+            "name": "interactive",
+            "requests": 12,
+            "promise": {"ttft_ms": 4000.0, "tpot_ms": None},
+            "replicas": 1,
+            "decides": False,
+        },
+        {"name": "batch", "requests": 6, "promise": None, "replicas": None, "decides": False},
+    ]
+
+
+def test_rows_that_say_no_class_are_given_one_by_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = with_classes(tmp_path, ("critical", "", "", ""))
+
+    def counts(*words: str) -> dict[str, int]:
+        found = document(capsys, "--trace", trace, terms(*CLASSES), "--replicas-max=1", *words)
+        assert isinstance(found["classes"], list)
+        return {each["name"]: each["requests"] for each in found["classes"]}
+
+    assert counts() == {"critical": 6, "interactive": 18, "batch": 0}
+    assert counts("--class=batch=1") == {"critical": 6, "interactive": 0, "batch": 18}
+    mixed = counts("--class=batch=0.5", "--class=critical=0.2")
+    assert mixed == counts("--class=batch=0.5", "--class=critical=0.2")
+    assert sum(mixed.values()) == COUNT
+    assert mixed["batch"] > 4 < mixed["interactive"]
+
+
+def test_without_terms_a_class_in_the_trace_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = document(capsys, "--trace", with_classes(tmp_path, ("critical", "")), *WORDS)
+    assert first["tried"] == document(capsys, "--trace", mooncake(tmp_path), *WORDS)["tried"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    (
+        (("--terms=x",), "the classes cannot be read"),
+        (("--terms=[]",), "of length >= 1"),
+        ((terms({"name": "a", "weight": 0}),), "> 0"),
+        ((terms({"name": "a", "share": 1}),), "unknown field `share`"),
+        ((terms({"name": "a"}, {"name": "a"}),), "a class stands twice"),
+        ((terms({"name": "a", "reserved": 0.6}, {"name": "b", "reserved": 0.6}),), "more than 1"),
+        ((terms(*CLASSES), "--ttft-ms=5"), "expected one of the two"),
+        (("--class=a=1",), "expected --terms beside it"),
+        ((terms(*CLASSES), "--class=batch"), "expected NAME=PART"),
+        ((terms(*CLASSES), "--class=batch=nan"), "expected NAME=PART"),
+        ((terms(*CLASSES), "--class=gold=0.1"), "expected some of critical, interactive, batch"),
+        ((terms(*CLASSES), "--class=batch=0.1", "--class=batch=0.1"), "given twice"),
+        ((terms(*CLASSES), "--class=batch=0.9", "--class=critical=0.9"), "come to 1.8"),
+        ((terms(CLASSES[2], {"name": "secret"}),), "is promised anything"),
+        (
+            (terms(CLASSES[0], CLASSES[2]),),
+            "some requests say no class and none takes what is left",
+        ),
+        ((terms({"name": "b", "ttft_ms": 9}),), "6 of 24 requests say a class"),
+    ),
+)
+def test_classes_that_cannot_be_planned_for_are_refused(
+    words: Sequence[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "critical" if "critical" in "".join(words) else ""
+    name = "gold-secret" if "ttft_ms" in words[0] else name
+    told = refused(capsys, ("--trace", with_classes(tmp_path, (name, "", "", "")), *words))
+    assert why in told
+    assert "secret" not in told
+
+
+def test_a_machine_that_was_measured_is_planned_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.json"
+    write(replace(A10G.slower(0.5), name="our A10G"), file)
+    words = ("--trace", mooncake(tmp_path), *WORDS, "--machine", str(file))
+    assert plan(*words) == 0
+    told = capsys.readouterr().out
+    assert "Machine   measured: our A10G, as mine.json has it;" in told
+    assert "Yours is another" not in told
+    assert told.endswith("1 replica keeps this promise.\n")
+    found = document(capsys, *words, "--slower", "2")
+    assert found["replicas"] == 2
+    assert isinstance(found["machine"], dict)
+    assert not found["machine"]["assumed"]
+
+
+def test_a_machine_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = ("--trace", mooncake(tmp_path))
+    told = refused(capsys, (*trace, "--machine", "tpu"))
+    assert "tpu cannot be read: no such file or directory; expected one of a10g, cpu, or" in told
+    (tmp_path / "m.json").write_text("{}")
+    told = refused(capsys, (*trace, "--machine", str(tmp_path / "m.json")))
+    assert "m.json describes no machine: Object missing required field" in told
 
 
 def test_no_tensor_library_is_needed(tmp_path: Path) -> None:
