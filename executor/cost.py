@@ -161,13 +161,16 @@ class TimeBudget:
 
     def take(self, start: int, wanted: int) -> int:
         """Grant up to `wanted` tokens of a chunk that begins at `start`, and spend them."""
-        most = min(wanted, self._tokens_left)
-        granted = max(min(most, self._affordable(start)), min(most, self._floor))
+        granted = self.would_take(start, wanted)
         if granted > 0:
             self._left_ns -= self._rates.row_ns(granted, start)
             self._tokens_left -= granted
             self._floor = max(0, self._floor - granted)
         return granted
+
+    def would_take(self, start: int, wanted: int) -> int:
+        most = min(wanted, self._tokens_left)
+        return max(min(most, self._affordable(start)), min(most, self._floor))
 
     def _affordable(self, start: int) -> int:
         """The largest n with r + n·(a + b·(start + (n+1)/2)) ≤ what is left."""

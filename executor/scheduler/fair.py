@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
+from heapq import heapify, heappop
 from typing import Final, Generic
 
 from executor.cost import Rates
@@ -166,12 +168,11 @@ class Fair(Generic[W]):
     def _fill(self, filling: Filling[W]) -> None:
         """Give the rest of the step to prompts, in order of their class and of what their tenants had."""
         draft = filling.draft
-        begun = [self._running[seq.ticket] for seq in draft.begun]
-        begun.sort(key=self._goes_on, reverse=True)
+        begun = self._begun(draft)
         while begun or filling.admits:
             head = self._head(filling) if filling.admits else None
-            if begun and (head is None or self._goes_on(begun[-1]) <= self._place(head)):
-                entry = begun.pop()
+            if begun and (head is None or self._goes_on(begun[0][-1]) <= self._place(head)):
+                entry = heappop(begun)[-1]
                 if entry.ticket in self._running and not draft.go_on(entry.work):
                     return
             elif head is None:
@@ -182,6 +183,14 @@ class Fair(Generic[W]):
                 self._let_in(head, filling)
             else:
                 filling.set_aside(head)
+
+    def _begun(self, draft: Draft[W]) -> list[tuple[Order, float, float, int, Entry[W]]]:
+        """A heap by `_goes_on`: there may be hundreds, and a step has time for a few."""
+        orders = {band: order_of(band) for band in self._bands.values()}
+        entries = [self._running[seq.ticket] for seq in draft.begun]
+        begun = [(orders[e.band], e.reached, e.user.start, e.ticket, e) for e in entries]
+        heapify(begun)
+        return begun
 
     def _place(self, entry: Entry[W]) -> Place:
         return order_of(entry.band), entry.tenant.start, entry.user.start, entry.ticket
@@ -271,10 +280,9 @@ class Fair(Generic[W]):
         return self._residency.share(entry.tenant.weight, self._accounts.tenants.weight)
 
     def _victims(self) -> list[Entry[W]]:
-        running = self._running.values()
-        over = self._residency.could_lose(running, self._accounts.tenants.weight)
         ranks = [band.rank for band in self._bands.values() if band.count]
-        return able(running, over, min(ranks, default=Rank.BACKFILL))
+        over = partial(self._residency.could_lose, active_weight=self._accounts.tenants.weight)
+        return able(self._running.values(), min(ranks, default=Rank.BACKFILL), over)
 
     def _is_over(self, entry: Entry[W]) -> bool:
         return self._residency.is_over(entry.tenant.key, self._share(entry))

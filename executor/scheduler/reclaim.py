@@ -9,7 +9,7 @@ Refuses to know: what waits, how room is counted.  Source: SCHEDULER.md §2, ste
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from executor.cost import Rates
@@ -58,18 +58,28 @@ def for_growth(entries: Iterable[Entry[W]], over: Collection[str]) -> Entry[W]:
     )
 
 
-def able(running: Iterable[Entry[W]], over: Collection[str], least: Rank) -> list[Entry[W]]:
+def able(
+    running: Iterable[Entry[W]], least: Rank, over: Callable[[Collection[Entry[W]]], set[str]]
+) -> list[Entry[W]]:
     """Those who may be put out for somebody of a class from `least` on, in order: the lowest class, then
-    the cheapest; of the same class only tenants that are over their share."""
-    found = [
-        one
-        for one in running
-        if one.work.preemptions < PREEMPTIONS_MAX
-        and one.band.rank is not Rank.RESERVED
-        and (one.band.rank > least or one.tenant.key in over)
-    ]
-    found.sort(key=lambda one: (-one.band.rank, one.work.computed, -one.tenant.start, -one.ticket))
-    return found
+    the cheapest; of the same class only tenants that are `over` their share."""
+    lower: dict[Rank, list[Entry[W]]] = {Rank.BACKFILL: [], Rank.WEIGHTED: []}
+    equal: list[Entry[W]] = []
+    for one in running:
+        rank = one.band.rank
+        if rank is not Rank.RESERVED and one.work.preemptions < PREEMPTIONS_MAX:
+            (lower[rank] if rank > least else equal).append(one)
+    tenants = over(equal) if equal else ()
+    for one in equal:
+        if one.tenant.key in tenants:
+            lower[one.band.rank].append(one)
+    return [one for entries in lower.values() for one in _by_cost(entries)]
+
+
+def _by_cost(entries: Iterable[Entry[W]]) -> list[Entry[W]]:
+    found = [(one.work.computed, -one.tenant.start, -one.ticket, one) for one in entries]
+    found.sort()
+    return [each[-1] for each in found]
 
 
 def for_the_head(head: Entry[W], able: Iterable[Entry[W]]) -> Iterator[Entry[W]]:

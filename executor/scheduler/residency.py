@@ -57,7 +57,8 @@ class Residency(Generic[W]):
 
     def begin(self, entry: Entry[W]) -> None:
         self._running[entry.ticket] = entry
-        self._peak = None
+        if self._peak is not None:
+            self._peak.add(*self._row(entry))
         self._sharers += entry.shared_blocks > 0
         self._rows[entry.tenant.key] += 1
         self._class_rows[entry.band.terms.name] += 1
@@ -130,11 +131,14 @@ class Residency(Generic[W]):
         """Tenants that are over their share, and not with one thing alone, unless that is large.  As
         `share` and `is_over` say, for all at once: a full house is asked in every step."""
         seqs, blocks = self.limits.seqs, self.limits.blocks_total
+        least = 1 / seqs * blocks
         found: set[str] = set()
         for one in running:
             key, weight = one.tenant.key, one.tenant.weight
-            part = max(weight / active_weight if active_weight > weight else 1.0, 1 / seqs)
             rows, held = self._rows[key], self._blocks[key]
+            if rows == 1 and held <= least:
+                continue
+            part = max(weight / active_weight if active_weight > weight else 1.0, 1 / seqs)
             large = held > part * blocks if rows == 1 else held >= part * blocks
             if large or (rows > 1 and rows >= part * seqs):
                 found.add(key)
@@ -167,14 +171,10 @@ class Residency(Generic[W]):
         return need - blocks, self.rows - len(without) + 1 - rows
 
     def _peak_without(self, gone: Collection[Entry[W]]) -> Peak:
-        if self._peak is not None and not gone:
-            return self._peak
-        tickets = {each.ticket for each in gone}
-        staying = (each for ticket, each in self._running.items() if ticket not in tickets)
-        peak = Peak(map(self._row, staying), self.limits.block_tokens // 2)
-        if not gone:
-            self._peak = peak
-        return peak
+        if self._peak is None:
+            rows = [self._row(each) for each in self._running.values()]
+            self._peak = Peak(rows, self.limits.block_tokens // 2)
+        return self._peak.without(map(self._row, gone)) if gone else self._peak
 
     def _commit(self, entry: Entry[W], blocks: int) -> None:
         more = blocks - entry.committed_blocks

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
-from copy import copy
 from itertools import chain
 from math import inf
 from typing import Final, Generic
@@ -146,7 +145,7 @@ class Draft(Generic[W]):
 
     def has_time(self, seq: W) -> bool:
         """Whether anything of its prompt could still be computed in this step."""
-        return copy(self._budget).take(*self.uncached(seq)) > 0
+        return self._budget.would_take(*self.uncached(seq)) > 0
 
     def keeps_pace(self, seq: W) -> bool:
         """Whether, with it, a step of decodes alone still keeps the strictest promise between tokens of

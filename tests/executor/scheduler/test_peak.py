@@ -22,3 +22,13 @@ def test_one_more_makes_of_it_what_all_together_would() -> None:
         peak = Peak(rows, slack)
         assert peak.tokens == plain(rows, slack)
         assert peak.tokens_with(*more) == plain([*rows, more], slack)
+        gone = rng.sample(rows, rng.randint(0, len(rows)))
+        left = rows.copy()
+        for each in gone:
+            left.remove(each)
+        assert peak.without(gone).tokens == plain(left, slack)
+        assert peak.without(gone).tokens_with(*more) == plain([*left, more], slack)
+        assert peak.tokens == plain(rows, slack)
+        peak.add(*more)
+        assert peak.tokens == plain([*rows, more], slack)
+        assert peak.tokens_with(*more) == plain([*rows, more, more], slack)
