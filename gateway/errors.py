@@ -13,14 +13,16 @@ from types import MappingProxyType
 
 import msgspec
 
+from gateway.quoting import SENTENCE_CHARS_MAX, fit
 from policies.verdict import Deny, Reason
 
+PARAM_CHARS_MAX = 128
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ApiError(Exception):
     """`message` says what was wrong, what was expected and what to do; never a secret, never text
-    of a prompt.  `reason` is for the audit log and metrics where it may say more than `code`."""
+    of a prompt, and of what came in only a short part.  `reason` is for the audit log and metrics where it may say more than `code`."""
 
     def __init__(
         self,
@@ -33,12 +35,13 @@ class ApiError(Exception):
         headers: Mapping[str, str] = NO_HEADERS,
         reason: str | None = None,
     ) -> None:
+        message = fit(message, SENTENCE_CHARS_MAX)
         super().__init__(message)
         self.status = status
         self.kind = kind
         self.code = code
         self.message = message
-        self.param = param
+        self.param = None if param is None else fit(param, PARAM_CHARS_MAX)
         self.headers = headers
         self.reason = reason or code or kind
 
@@ -169,7 +172,8 @@ _ROWS: Mapping[Reason, _Row] = MappingProxyType(
             400,
             _BAD,
             "too_many_choices",
-            "You asked for {asked} choices; at most {limit} (n).",
+            "You asked for {asked} answers at once, one for each prompt and choice; your plan allows "
+            "{limit} (n).",
             "n",
         ),
         Reason.NEVER_FITS: _Row(

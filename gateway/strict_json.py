@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
 from gateway.errors import ApiError, invalid
+from gateway.quoting import WORD_CHARS_MAX, fit
 
 DEPTH = 64
 NESTS = 20_000
@@ -43,7 +45,6 @@ _TOO_MANY_ZEROS = b"0" * (DIGITS + 1)
 _DIGIT_RUN = re.compile(rb"[0-9]{%d,}" % (DIGITS + 1))
 _OFFSET = re.compile(r"^JSON is malformed: (.*) \(byte (\d+)\)$")
 _PATH = re.compile(r"^(.*?)(?: - at (`key` in )?`\$\.?(.*)`)?$", re.DOTALL)
-_REPORT_KEY_CHARS = 64
 _NAME_KEY_BYTES = 65_536  # above this a repeated key is refused without looking up its name
 
 
@@ -82,7 +83,7 @@ def decode(body: bytes, type_: type[_T]) -> _T:
     try:
         return msgspec.json.decode(body, type=type_)
     except msgspec.ValidationError as fault:
-        raise _misfit(str(fault)) from None
+        raise misfit(str(fault), type_) from None
     except msgspec.DecodeError as fault:  # `loads` has passed it: only a stricter type can object
         raise _malformed(str(fault)) from None
 
@@ -176,16 +177,17 @@ def _repeated(body: bytes) -> ApiError:
             seen.add(name)
 
     json.loads(body, object_pairs_hook=note)
-    name = names[0][:_REPORT_KEY_CHARS] if names else ""
-    return _bad(f"The JSON holds an object that repeats the key {json.dumps(name)}.")
+    name = json.dumps(names[0][:WORD_CHARS_MAX] if names else "")
+    return _bad(f"The JSON holds an object that repeats the key {name}.")
 
 
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 
 
-def _misfit(says: str) -> ApiError:
-    """Word a msgspec fault.  Its own words quote the value where a choice is wrong; ours do not."""
+def misfit(says: str, kind: object) -> ApiError:
+    """Word a msgspec fault at a `kind`.  Its own words quote the value where a choice is wrong; ours name
+    the choices instead."""
     match = _PATH.match(says)
     assert match is not None  # the pattern accepts every string
     what, in_key, path = match[1], match[2], match[3] or ""
@@ -194,13 +196,24 @@ def _misfit(says: str) -> ApiError:
         param = f"{param}.{missing[1]}" if param else missing[1]
         return invalid(f"'{param}' is required and was not given.", param=param)
     if unknown := _UNKNOWN.match(what):
-        name = unknown[1][:_REPORT_KEY_CHARS]
+        name = fit(unknown[1])
         param = f"{param}.{name}" if param else name
         return invalid(f"'{param}' is not a known field here.", param=param)
     where = f"A key of '{param}'" if in_key else f"'{param}'" if param else "The body"
     if what.startswith("Invalid "):
-        return invalid(f"{where} is not one of the accepted values.", param=param)
+        accepted = ", ".join(_choices(kind, param))
+        listed = f": {accepted}" if accepted else ""
+        return invalid(f"{where} is not one of the accepted values{listed}.", param=param)
     if what.startswith("Expected "):
         asked = what.removeprefix("Expected ").replace("`", "")
         return invalid(f"{where} is of the wrong kind: expected {asked}.", param=param)
     return invalid(f"{where} was not accepted.", param=param)
+
+
+def _choices(kind: object, param: str | None) -> Iterator[str]:
+    """What a field of `kind` may be, where that is a closed set."""
+    for each in msgspec.structs.fields(kind) if msgspec.inspect.is_struct_type(kind) else ():
+        if each.encode_name == param:
+            for option in (each.type, *get_args(each.type)):
+                if get_origin(option) is Literal:
+                    yield from map(str, get_args(option))

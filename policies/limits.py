@@ -70,7 +70,7 @@ def _prompt(
     if need > context_tokens:
         return Deny(Reason.CONTEXT_EXCEEDED, limit=context_tokens, asked=need, scope="model")
     if kv_tokens is not None and need > kv_tokens:
-        return _deny(Reason.NEVER_FITS, kv_tokens, need, "model", None, "kv_memory")
+        return _deny(Reason.NEVER_FITS, kv_tokens, need, "model", "messages", "kv_memory")
     for scope, limit in scopes:
         most = limit.max_prompt_tokens
         if most is not None and ask.prompt_tokens > most:
@@ -82,14 +82,14 @@ def _prompt(
 def _buckets(ask: Ask, scopes: Iterable[tuple[str, Limits]]) -> Deny | None:
     """Whatever the output: one request, its prompt, one token a choice and one seat."""
     for scope, limit in scopes:
-        for name, most, need in (
-            ("rpm", limit.rpm, 1),
-            ("concurrent", limit.concurrent, 1),
-            ("input_tpm", limit.input_tpm, ask.prompt_tokens),
-            ("output_tpm", limit.output_tpm, ask.n),
+        for name, most, need, param in (
+            ("rpm", limit.rpm, 1, None),
+            ("concurrent", limit.concurrent, 1, None),
+            ("input_tpm", limit.input_tpm, ask.prompt_tokens, "messages"),
+            ("output_tpm", limit.output_tpm, ask.n, "n"),
         ):
             if most is not None and need > most:
-                return _deny(Reason.NEVER_FITS, most, need, scope, None, name)
+                return _deny(Reason.NEVER_FITS, most, need, scope, param, name)
     return None
 
 

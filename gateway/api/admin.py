@@ -19,6 +19,7 @@ from gateway.api.wire import query
 from gateway.errors import from_deny, invalid, not_found
 from gateway.promises import COLUMNS, promises_view
 from gateway.queue import look, queue_view
+from gateway.quoting import fit
 from policies import access
 from policies.facts import Budget, Role
 from policies.verdict import Deny, Reason
@@ -114,7 +115,7 @@ async def _set_suspended(call: Call, *, suspended: bool) -> object:
 def _knowing(call: Call, tenant: str) -> Directory:
     """The directory, which knows this tenant; else 404."""
     if tenant not in call.house.directory.tenants():
-        raise not_found(f"There is no tenant '{printable(tenant)}'.")
+        raise not_found(f"There is no tenant '{fit(tenant)}'.")
     return call.house.directory
 
 
@@ -174,6 +175,7 @@ async def list_keys(call: Call) -> object:
         of = tuple(call.house.directory.tenants())
     else:
         permit(access.may_administer(call.who, tenant))
+        _knowing(call, tenant)
         of = (tenant,)
     listed = [key for name in of for key in call.house.directory.list_keys(name)]
     return {"keys": [views.key_view(key) for key in listed]}
@@ -337,8 +339,3 @@ def usable(view: Mapping[str, object]) -> list[str]:
     models = view["models"]
     assert isinstance(models, list)
     return models
-
-
-def printable(name: str) -> str:
-    """A caller's own word, fit to be shown back to them."""
-    return name if name.isprintable() and len(name) <= 128 else "?"

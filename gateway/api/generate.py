@@ -103,6 +103,19 @@ class Generate:
                 body = await read_body(receive, limit=BODY_BYTES_MAX)
         await until_disconnect(receive, self._serve(arrived, who, body, send))
 
+    def _blamed(self, why: ApiError, asked: Asked) -> ApiError:
+        """With the field that the client wrote: a policy calls every prompt `messages`, counts prompts among
+        the choices and knows one name for the longest output."""
+        controls = asked.controls
+        several = len(asked.prompts) > 1 and controls.n == 1
+        fields = {
+            "messages": self.family.prompt_param,
+            "n": self.family.prompt_param if several else "n",
+            "max_tokens": controls.max_tokens_field,
+        }
+        why.param = None if why.param is None else fields.get(why.param, why.param)
+        return named(why, controls.structure)
+
     def _told(self, arrived: Arrival, who: Principal) -> AbstractAsyncContextManager[None]:
         """Around what comes before the line, which records for itself."""
         return refusals.told(self.house, who, arrived.request_id, self.family.route)
@@ -144,7 +157,7 @@ class Generate:
                     Events(send, lambda: tuple(_pairs(rate_headers(case.headroom)))),
                     line,
                     tell,
-                    StreamShape(wording, controls, case),
+                    StreamShape(wording, controls, case, lambda why: self._blamed(why, asked)),
                     case,
                     keepalive_ms=house.timings.keepalive_ms,
                     status_at_once=controls.x_status,
@@ -158,9 +171,7 @@ class Generate:
                         choices[told.index].add(told)
                 case.delivered_tokens = sum(voice.tokens for voice in voices)
         except ApiError as why:
-            if why.param == "messages":  # what a policy calls every prompt
-                why.param = self.family.prompt_param
-            named(why, controls.structure)
+            self._blamed(why, asked)
             why.headers = {**rate_headers(case.headroom), **why.headers}
             raise
         finished = [
@@ -264,7 +275,14 @@ class _Whole:
 class StreamShape:
     """One answer's stream in the words of its family."""
 
-    def __init__(self, wording: Wording, controls: Controls, case: Case) -> None:
+    def __init__(
+        self,
+        wording: Wording,
+        controls: Controls,
+        case: Case,
+        blamed: Callable[[ApiError], ApiError],
+    ) -> None:
+        self._blamed = blamed
         self._wording = wording
         self._controls = controls
         self._case = case
@@ -305,7 +323,7 @@ class StreamShape:
 
     def error(self, why: ApiError) -> bytes:
         told = cut_short(why) if self._case.delivered_tokens else why
-        return sse.error_event(named(told, self._controls.structure))
+        return sse.error_event(self._blamed(told))
 
     def _open(self, index: int) -> bytes:
         if index in self._opened or not isinstance(self._wording, ChatStream):

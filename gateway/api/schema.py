@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from executor.contract import ModelCard, Sampling
+from gateway import strict_json
 from gateway.api.structure import ResponseFormat, Structure, StructuredOutputs, structure
 from gateway.errors import ApiError, invalid
 
@@ -86,14 +87,15 @@ class Controls:
     """How to answer, the same for both endpoints.
 
     `sampling` lacks only the seed: `sampling_for` gives each choice its own.  `max_tokens` None: as
-    many as fit and can be paid.  `end_user`, `cache_key` and `metadata` are the client's words: hash
-    them before they are kept.  `service_tier` is what was asked for."""
+    many as fit and can be paid; `max_tokens_field` is the name by which the client gave it.  `end_user`,
+    `cache_key` and `metadata` are the client's words: hash them before they are kept.  `service_tier` is what was asked for."""
 
     model: str
     n: int
     sampling: Sampling
     seed: int | None
     max_tokens: int | None
+    max_tokens_field: str
     min_tokens: int
     ignore_eos: bool
     skip_special_tokens: bool
@@ -140,9 +142,6 @@ def _mix(seed: int, choice: int) -> int:
 
 Request = TypeVar("Request", bound=CommonRequest)
 
-_AT = re.compile(r"^(?P<says>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?$", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(\w+)`")
-
 
 def object_of(body: object) -> dict[str, Any]:
     """The request object.  Raises ApiError 400 for a list, number, string or null."""
@@ -166,24 +165,12 @@ def shape(body: object, kind: type[Request]) -> Request:
     try:
         request = msgspec.convert(object_of(body), kind)
     except msgspec.ValidationError as error:
-        raise _misshapen(str(error)) from None
+        raise strict_json.misfit(str(error), kind) from None
     for name in ("model", "user", "safety_identifier", "prompt_cache_key"):
         whole(getattr(request, name) or "", name)
     for key, value in (request.metadata or {}).items():
         whole(key + value, "metadata")
     return request
-
-
-def _misshapen(error: str) -> ApiError:
-    """msgspec: "Expected `int`, got `bool` - at `$.n`"."""
-    match = _AT.match(error)
-    assert match is not None
-    param = (match["path"] or "$").removeprefix("$").removeprefix(".")
-    says = match["says"]
-    if missing := _MISSING.fullmatch(says):
-        param = f"{param}.{missing[1]}" if param else missing[1]
-        return invalid(f"{param}: this field is required.", param=param)
-    return invalid(f"{param or 'request'}: {says[:1].lower()}{says[1:]}.", param=param or None)
 
 
 def whole(text: str, param: str) -> str:
@@ -200,7 +187,12 @@ def whole(text: str, param: str) -> str:
 
 
 def controls(
-    request: CommonRequest, *, max_tokens: int | None, top_logprobs: int | None, vocab_size: int
+    request: CommonRequest,
+    *,
+    max_tokens: int | None,
+    top_logprobs: int | None,
+    vocab_size: int,
+    max_tokens_field: str = "max_tokens",
 ) -> Controls:
     """What `request` asks for, once the rules between fields hold.  Raises ApiError 400."""
     if request.stream_options is not None and not request.stream:
@@ -209,7 +201,7 @@ def controls(
         )
     min_tokens = request.min_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
-        raise invalid("min_tokens: must not be above max_tokens.", param="min_tokens")
+        raise invalid(f"min_tokens: must not be above {max_tokens_field}.", param="min_tokens")
     options = request.stream_options or StreamOptions()
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
     for stop in stops:
@@ -223,6 +215,7 @@ def controls(
         sampling=_sampling(request, top_logprobs, vocab_size),
         seed=request.seed,
         max_tokens=max_tokens,
+        max_tokens_field=max_tokens_field,
         min_tokens=min_tokens,
         ignore_eos=bool(request.ignore_eos),
         skip_special_tokens=request.skip_special_tokens is not False,

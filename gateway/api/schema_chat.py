@@ -25,6 +25,7 @@ from gateway.api.schema import (
     whole,
 )
 from gateway.errors import invalid
+from gateway.quoting import fit
 from gateway.text.templates import ChatMessage
 
 MESSAGES_MAX = 2048
@@ -106,6 +107,9 @@ def parse_chat(body: object, *, vocab_size: int) -> ChatJob:
         controls(
             request,
             max_tokens=request.max_completion_tokens or request.max_tokens,
+            max_tokens_field="max_completion_tokens"
+            if request.max_completion_tokens
+            else "max_tokens",
             top_logprobs=(top or 0) if request.logprobs else None,
             vocab_size=vocab_size,
         ),
@@ -151,7 +155,7 @@ def _extras(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if _KWARG.fullmatch(name) is None or name in _RESERVED:
             raise invalid(
-                f"chat_template_kwargs: {name[:64]!a} cannot be set by a request.",
+                f"chat_template_kwargs: '{fit(name)}' cannot be set by a request.",
                 param="chat_template_kwargs",
             )
         scalar = value is None or isinstance(value, bool)

@@ -8,6 +8,7 @@ import msgspec
 from starlette.types import Scope
 
 from gateway.errors import invalid
+from gateway.quoting import fit
 
 
 def json_bytes(value: object) -> bytes:
@@ -36,7 +37,8 @@ def query(scope: Scope, allowed: frozenset[str]) -> dict[str, str]:
         if name not in allowed:
             expected = ", ".join(sorted(allowed)) or "none"
             raise invalid(
-                "The query has an unknown name. Expected: " + expected + ".", param="query"
+                f"The query has the unknown name '{fit(name)}'. Expected: {expected}.",
+                param=name,
             )
         if name in found:
             raise invalid(f"The query names '{name}' twice.", param=name)

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.quoting import fit
+
 TEXT_CHARS_MAX = 2000
 PIPE_WIDTH = 200
 
@@ -41,8 +43,7 @@ def tell_refusal(refusal: Refusal, *, as_json: bool) -> None:
 def clean(value: object) -> str:
     """Printable text of bounded length."""
     text = value if isinstance(value, str) else _plain(value)
-    shown = "".join(c if c.isprintable() or c == "\n" else "�" for c in text[:TEXT_CHARS_MAX])
-    return shown + ("…" if len(text) > TEXT_CHARS_MAX else "")
+    return fit(text, TEXT_CHARS_MAX, keep="\n")
 
 
 def _plain(value: object) -> str:

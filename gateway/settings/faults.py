@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.quoting import fit
+
+PATH_CHARS_MAX = 200
+SENTENCE_CHARS_MAX = 600
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -19,13 +24,21 @@ class Fault:
         return f"{self.path}: {self.wrong}. Expected: {self.expected}. {self.fix}"
 
 
+def fitted(fault: Fault) -> Fault:
+    """A value or a key of the file may be of any length, and of any characters."""
+    wrong, expected, fix = (
+        fit(each, SENTENCE_CHARS_MAX) for each in (fault.wrong, fault.expected, fault.fix)
+    )
+    return Fault(fit(fault.path, PATH_CHARS_MAX), wrong, expected, fix)
+
+
 class SettingsError(Exception):
     """Every fault of one configuration, in the order of the file's tables."""
 
     def __init__(self, source: str, faults: Sequence[Fault]) -> None:
         assert faults
         self.source = source
-        self.faults = tuple(faults)
+        self.faults = tuple(map(fitted, faults))
         count = "one fault" if len(faults) == 1 else f"{len(faults)} faults"
-        lines = "\n".join(f"  {fault}" for fault in faults)
+        lines = "\n".join(f"  {fault}" for fault in self.faults)
         super().__init__(f"{source} has {count}; nothing was started.\n{lines}")

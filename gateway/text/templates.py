@@ -29,11 +29,13 @@ from jinja2 import meta
 
 from executor.contract import ModelCard
 from gateway.errors import ApiError, invalid
+from gateway.quoting import fit
 from gateway.text.sandbox import BoundedEnvironment, Bounds, TemplateFault, TemplateRefusal
 from gateway.text.tokenizer import Vocabulary
 
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _SENTINEL = "\x1f"  # white space to `trim`, and in no template
+REASON_CHARS_MAX = 300
 
 
 class Origin(StrEnum):
@@ -138,7 +140,9 @@ class ChatTemplate:
         try:
             outline = self._run(masked, values, size, now)
         except TemplateRefusal as refusal:
-            said = _printable(re.sub(f"{_SENTINEL}?{word}\\d+q{_SENTINEL}?", "…", str(refusal)))
+            said = fit(
+                re.sub(f"{_SENTINEL}?{word}\\d+q{_SENTINEL}?", "…", str(refusal)), REASON_CHARS_MAX
+            )
             raise invalid(
                 f"The model's chat template refuses this conversation: {said or 'no reason given'}",
                 param="messages",
@@ -235,7 +239,7 @@ class ChatTemplate:
                 seen.append(str(fault))
         raise TemplateFault(
             "The model's chat template does not render a plain user message: "
-            + _printable(" / ".join(seen) or "the message is missing from its output")
+            + fit(" / ".join(seen) or "the message is missing from its output", REASON_CHARS_MAX)
         )
 
 
@@ -253,10 +257,6 @@ def _split(outline: str, word: str, sources: Sequence[Segment]) -> tuple[Segment
         end = found.end()
     segments.append(Segment(outline[end:], Origin.SCAFFOLD))
     return tuple(segment for segment in segments if segment.text)
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)[:300]
 
 
 def _unrenderable() -> ApiError:

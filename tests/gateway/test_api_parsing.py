@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.gateway.inhouse import CHAT, MODEL, Inhouse, chat_body, inhouse
+from tests.gateway.inhouse import CHAT, MODEL, PLAN, Inhouse, chat_body, inhouse
 from tests.gateway.test_line import lived
 
 TEXT = "/v1/completions"
@@ -401,3 +402,49 @@ def test_a_refusal_never_repeats_what_was_sent(tmp_path: Path, path: str) -> Non
                 assert canary.encode() not in answer.body
 
     asyncio.run(run())
+
+
+BLAMED: tuple[tuple[dict[str, int], tuple[tuple[str, dict[str, object], str | None], ...]], ...] = (
+    (
+        {"max_prompt_tokens": 40, "max_output_tokens": 4},
+        (
+            (TEXT, {"prompt": ["a"] * 9}, "prompt"),
+            (TEXT, {"prompt": ["a"] * 9, "stream": True}, "prompt"),
+            (TEXT, {"prompt": ["a"] * 5, "n": 2}, "n"),
+            (TEXT, {"prompt": "a", "n": 9}, "n"),
+            (TEXT, {"prompt": [1] * 5_000}, "prompt"),
+            (TEXT, {"prompt": "a" * 41}, "prompt"),
+            (TEXT, {"prompt": "a", "max_tokens": 9}, "max_tokens"),
+            (CHAT, {"n": 9}, "n"),
+            (CHAT, {"max_tokens": 9}, "max_tokens"),
+            (CHAT, {"max_completion_tokens": 9}, "max_completion_tokens"),
+            (CHAT, {"max_completion_tokens": 9, "min_tokens": 10}, "min_tokens"),
+        ),
+    ),
+    (
+        {"input_tpm": 40, "output_tpm": 4},
+        (
+            (TEXT, {"prompt": "a" * 41}, "prompt"),
+            (TEXT, {"prompt": ["a"] * 5}, "prompt"),
+            (CHAT, {"n": 5}, "n"),
+            (CHAT, chat_body("a" * 41), "messages"),
+            (CHAT, {"max_completion_tokens": 9}, "max_completion_tokens"),
+        ),
+    ),
+    ({"rpm": 0}, ((CHAT, {}, None),)),
+)
+
+
+@pytest.mark.parametrize(("limits", "asked"), BLAMED)
+def test_what_a_plan_refuses_names_the_field_that_the_client_wrote(
+    tmp_path: Path,
+    limits: dict[str, int],
+    asked: tuple[tuple[str, dict[str, object], str | None], ...],
+) -> None:
+    async def story(home: Inhouse) -> None:
+        for path, fields, param in asked:
+            body = chat_body("a") if path == CHAT else {"model": MODEL}
+            answer = await home.caller().post(path, body | fields)
+            assert (answer.status, answer.error["param"]) == (400, param), fields
+
+    lived(tmp_path, story, plan=replace(PLAN, limits=replace(PLAN.limits, **limits)))
