@@ -31,6 +31,7 @@ from executor.engine import Engine
 from executor.grammar.desk import Desk
 from executor.grammar.worker_setup import setup_of
 from executor.inbox import Gone
+from executor.sequence import held_bytes
 from executor.settings import Settings, memory_line
 from executor.wire import WireError, encode_message, read_command
 
@@ -38,6 +39,8 @@ UNSENT_BYTES_MAX: Final = 64 * 2**20
 """On top of it one message may stand, so that a model card always passes."""
 CONNECTIONS_MAX: Final = 64
 _INBOX_MAX: Final = 8192
+_INBOX_BYTES_MAX: Final = 256 * 2**20  # of memory; one more may come on top of it
+_SPARE_GRAMMARS: Final = 16
 _SOCKET_PATH_BYTES_MAX: Final = 100
 _log = structlog.get_logger()
 
@@ -54,6 +57,7 @@ class Mailbox:
     def __init__(self) -> None:
         self._lock = threading.Condition()
         self._items: list[Item] = []
+        self._bytes = 0
         self._resume: Callable[[], None] | None = None
         self._woken = False
 
@@ -61,8 +65,9 @@ class Mailbox:
         """File it; False if the sender should pause until `resume` is called."""
         with self._lock:
             self._items.append(item)
+            self._bytes += held_bytes(item[1]) if isinstance(item[1], Submit) else 0
             self._lock.notify()
-            if len(self._items) < _INBOX_MAX:
+            if len(self._items) < _INBOX_MAX and self._bytes < _INBOX_BYTES_MAX:
                 return True
             self._resume = resume
             return False
@@ -72,7 +77,7 @@ class Mailbox:
         if not self._items:  # racy and harmless: what is missed now is there the next time
             return ()
         with self._lock:
-            items, self._items = self._items, []
+            items, self._items, self._bytes = self._items, [], 0
             resume, self._resume = self._resume, None
         if resume is not None:
             resume()
@@ -247,7 +252,7 @@ def serve(
             setup_of(card),
             wake=mailbox.wake,
             clock_s=lambda: clock_ns() / 1e9,
-            processes_max=2 * settings.seqs_max,  # those that run, and as many next in line
+            processes_max=2 * settings.seqs_max + _SPARE_GRAMMARS,  # some of whom wait
         ) as desk:
             engine = Engine(
                 runner, mailbox.take, clock_ns=clock_ns, settings=settings, grammars=desk

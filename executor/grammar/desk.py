@@ -5,8 +5,7 @@ Theory of operation.  `Desk` starts one worker (`grammar.worker`), which forks a
 grammar that is opened; they talk over a socket of their own.  A thread in here carries frames: the
 engine's thread leaves orders and finds masks and news, and never waits.  A grammar that takes too much
 time or memory ends its own process, and so is refused; the others do not notice.  Nothing compiled is
-kept or shared, so nobody can tell by the time it takes what another has compiled.  Few grammars compile
-at once, one of a user, and users take turns.
+kept or shared, so nobody can tell by the time it takes what another has compiled.  Who is next: `lines`.
 
 A worker that dies is started again.  Processes that it forked live on; those it was about to fork are
 asked for once more.
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from selectors import EVENT_READ, DefaultSelector
@@ -29,12 +28,12 @@ import structlog
 from executor.contract import Cause, Grammar
 from executor.grammar.frames import Alive, Compile, FrameError, Frames, Mask, Next, encode, word
 from executor.grammar.host import Worker
+from executor.grammar.lines import Lines, Room
 from executor.grammar.protocol import Key, News, User
 from executor.grammar.worker_setup import Setup
 
 STARTS_MAX: Final = 2
 """How often a process is asked for before its request is told that the fault is ours."""
-_COMPILING_A_TENANT: Final = 2
 _START_S_MAX: Final = 30.0
 _RECEIVE_BYTES: Final = 262_144
 _SEND_S_MAX: Final = 5.0
@@ -73,13 +72,11 @@ class Desk:
         self._worker = Worker(setup, clock_s)
         self._wake = wake
         self._clock_s = clock_s
-        self._processes_max = processes_max
-        self._compiling_max = compiling_max
         self._orders: deque[Callable[[], object]] = deque()
         self._news: deque[News] = deque()
         self._masks: dict[Key, bytes] = {}
         self._processes: dict[Key, _Process] = {}  # those with a socket
-        self._lines: dict[User, deque[_Process]] = {}  # those without, by user, in turn
+        self._lines: Lines[_Process] = Lines(Room(processes_max, compiling_max))
         self._selector = DefaultSelector()
         self._poke, self._poked = socket.socketpair()
         self._poke.setblocking(False)
@@ -90,7 +87,7 @@ class Desk:
     # The engine's thread
 
     def open(self, key: Key, user: User, grammar: Grammar) -> None:
-        self._order(lambda: self._enqueue(_Process(key, user, grammar)))
+        self._order(lambda: self._lines.join(_Process(key, user, grammar)))
 
     def news(self) -> list[News]:
         if self._orders:
@@ -160,41 +157,24 @@ class Desk:
         elif process.channel is readable:  # and not closed a moment ago
             self._hear(process)
 
-    def _enqueue(self, process: _Process) -> None:
-        self._lines.setdefault(process.user, deque()).append(process)
-
     def _start_some(self) -> None:
-        """Fork for those in line, a user at a time."""
+        """Fork for those in line, as far as there is room."""
         now_s = self._clock_s()
         for one in [one for one in self._processes.values() if not one.alive]:
             if now_s - one.started_s > _START_S_MAX:
                 self._again(one)
-        while (line := self._next_line()) is not None and self._employ():
-            process = line.popleft()
-            del self._lines[process.user]
-            if line:
-                self._lines[process.user] = line  # behind the others
+        while self._lines and self._employ():
+            process = self._lines.next(self._processes.values())
+            if process is None:
+                break
             self._fork(process)
-
-    def _next_line(self) -> deque[_Process] | None:
-        """Of the first user in turn who has nothing compiling now, and whose tenant has not much: a
-        bomb occupies a place for as long as it may, and should find itself alone in it."""
-        users = [one.user for one in self._processes.values() if not one.compiled]
-        if len(users) >= self._compiling_max or len(self._processes) >= self._processes_max:
-            return None
-        tenants = Counter(user[:1] for user in users)
-        for user, line in self._lines.items():
-            if user not in users and tenants[user[:1]] < _COMPILING_A_TENANT:
-                return line
-        return None
 
     def _employ(self) -> bool:
         """Whether there is a worker; start one if it is time to."""
         if self._worker.line is not None:
             return True
         if self._worker.hopeless:
-            lines, self._lines = self._lines, {}
-            for process in (one for line in lines.values() for one in line):
+            for process in self._lines.clear():
                 self._news.append(News(process.key, Cause.GRAMMAR, self._worker.hopeless))
             return False
         line = self._worker.hire()
@@ -267,7 +247,7 @@ class Desk:
         if process.worker == self._worker.hires:
             self._worker_lost()
         if process.starts < STARTS_MAX:
-            self._lines.setdefault(process.user, deque()).appendleft(process)
+            self._lines.join(process, first=True)
         else:
             detail = "no process for its grammar could be started"
             self._news.append(News(process.key, Cause.CRASHED, detail))
@@ -285,12 +265,7 @@ class Desk:
         """Closed by the engine, wherever it stands."""
         if (process := self._processes.get(key)) is not None:
             self._drop(process)
-        for user, line in list(self._lines.items()):
-            kept = deque(one for one in line if one.key != key)
-            if kept:
-                self._lines[user] = kept
-            else:
-                del self._lines[user]
+        self._lines.leave(key)
         self._masks.pop(key, None)
 
     def _drop(self, process: _Process) -> None:

@@ -14,6 +14,7 @@ import pytest
 from executor import server
 from executor.contract import Abort, Emitted, Loading, Ready, Report, Submit
 from executor.inbox import Gone
+from executor.sequence import held_bytes
 from executor.server import Io, Item, Mailbox
 from executor.wire import encode_command, read_message
 from tests.executor.fakes import FakeRunner, card, job
@@ -145,10 +146,13 @@ def test_a_gateway_that_does_not_read_is_dropped_and_nobody_waits(
         connected(path, test)
 
 
+@pytest.mark.parametrize(
+    ("bound", "value"), (("_INBOX_MAX", 3), ("_INBOX_BYTES_MAX", 3 * held_bytes(job())))
+)
 def test_a_full_mailbox_pauses_the_reader_until_it_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
+    bound: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_INBOX_MAX", 3)
+    monkeypatch.setattr(server, bound, value)
     with house() as (_, mailbox, path):
 
         async def test(peer: Peer) -> None:
