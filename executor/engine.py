@@ -131,9 +131,9 @@ class Engine:
             for seq in plan.admitted:
                 seq.enter(Phase.PREFILL, now_ns)
                 self._foyer.began(seq, now_ns)
-                self._positions.change()
+                self._positions.leave(seq)
             self._run(plan.chunks)
-        for seq, place in self._positions.news(lambda: self._scheduler.waiting, now_ns):
+        for seq, place in self._positions.news(now_ns):
             self._out.say(seq.key[0], Waiting(request=seq.key[1], position=place))
         self.blocks.scrub()
         if self._settings.check_invariants:
@@ -212,7 +212,7 @@ class Engine:
                 self._end(seq.key, Cause.BACKLOG, now_ns, _LATE, retry_ms, queued=False)
                 return
         self._scheduler.add(seq, now_ns)
-        self._positions.change(at_once=True)
+        self._positions.join(seq)
 
     def _moment(self, now_ns: int) -> Moment:
         return Moment(now_ns, self.blocks.free, self._times.rates)
@@ -234,10 +234,9 @@ class Engine:
         for seq in victims:
             self.blocks.release(seq)
             seq.rewind(now_ns)
-            seq.position = None
+            self._positions.join(seq)
             self._totals.preemptions += 1
         if victims:
-            self._positions.change(at_once=True)
             self.blocks.scrub()
 
     # The model
@@ -375,7 +374,7 @@ class Engine:
             self._scheduler.remove(seq)
         self.blocks.release(seq)
         self._guesser.forget(key)
-        self._positions.change()
+        self._positions.leave(seq)
         self._out.say(key[0], seq.ended(cause, detail, retry_ms, displaced=displaced))
 
     def _lanes(self) -> list[Lane]:
@@ -393,5 +392,6 @@ class Engine:
         here = [*self._scheduler.running, *waiting]
         assert sorted(seq.key for seq in here) == sorted(self._seqs)
         assert len(waiting) == self.gauges.waiting
+        assert self._positions.count == self._scheduler.waiting_count
         assert self._foyer.count == sum(not seq.preemptions for seq in waiting)
         assert not any(seq.blocks for seq in self._scheduler.waiting)

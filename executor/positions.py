@@ -1,51 +1,77 @@
-"""When those who wait hear their place: as it changes, but at most ten times a second except for
-newcomers and those put back, since a long queue moves as a whole.
+"""When those who wait hear their place within their tenant: newcomers and those put back at once, the others
+as it changes but at most ten times a second, since a long queue moves as a whole.
 
-Refuses to know: why the queue changed.
+What one tenant sends makes nobody look through another's queue.
+Refuses to know: why the queue changed, who comes next in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final
 
 from executor.sequence import Sequence
 
 _EVERY_NS: Final = 100_000_000
+_ticket: Final = attrgetter("ticket")
 
 
 class Positions:
     """Owned by the engine."""
 
+    __slots__ = ("_due_ns", "_lines", "_moved", "_new")
+
     def __init__(self) -> None:
-        self._changed = False
+        self._lines: dict[str, list[Sequence]] = {}  # by tenant, in order of arrival
+        self._new: list[Sequence] = []
+        self._moved: set[str] = set()
         self._due_ns = 0
 
-    def change(self, *, at_once: bool = False) -> None:
-        """Somebody came, went or moved.  `at_once`: somebody new is in the queue."""
-        self._changed = True
-        if at_once:
-            self._due_ns = 0
+    @property
+    def count(self) -> int:
+        return sum(len(line) for line in self._lines.values())
 
-    def news(
-        self, waiting: Callable[[], Iterable[Sequence]], now_ns: int
-    ) -> Iterator[tuple[Sequence, int]]:
-        """Those whose place within their tenant is not what they last heard."""
-        if not self._changed or now_ns < self._due_ns:
+    def join(self, seq: Sequence) -> None:
+        """It waits in the queue, for the first time or again."""
+        line = self._lines.setdefault(seq.tenant, [])
+        if line and line[-1].ticket > seq.ticket:
+            self._moved.add(seq.tenant)
+        insort(line, seq, key=_ticket)
+        seq.position = None
+        self._new.append(seq)
+
+    def leave(self, seq: Sequence) -> None:
+        """It waits no longer.  Nothing if it did not."""
+        line = self._lines.get(seq.tenant, [])
+        at = bisect_left(line, seq.ticket, key=_ticket)
+        if at == len(line) or line[at] is not seq:
             return
-        self._changed = False
+        del line[at]
+        if line:
+            self._moved.add(seq.tenant)
+        else:
+            del self._lines[seq.tenant]
+
+    def news(self, now_ns: int) -> Iterator[tuple[Sequence, int]]:
+        """Those whose place is not what they last heard; 0 is next.  A global place would leak load."""
+        new, self._new = self._new, []
+        for seq in new:
+            line = self._lines.get(seq.tenant, [])
+            at = bisect_left(line, seq.ticket, key=_ticket)
+            if at < len(line) and line[at] is seq:
+                yield from self._tell(seq, at)
+        if not self._moved or now_ns < self._due_ns:
+            return
+        moved, self._moved = self._moved, set()
         self._due_ns = now_ns + _EVERY_NS
-        for seq, place in places(waiting()):
-            if seq.position != place:
-                seq.position = place
-                yield seq, place
+        for tenant in sorted(moved):
+            for place, seq in enumerate(self._lines.get(tenant, ())):
+                yield from self._tell(seq, place)
 
-
-def places(waiting: Iterable[Sequence]) -> Iterator[tuple[Sequence, int]]:
-    """Each with its place within its tenant (0 = next); a global place would leak load."""
-    ahead: dict[str, int] = {}
-    for seq in sorted(waiting, key=attrgetter("ticket")):
-        place = ahead.get(seq.tenant, 0)
-        ahead[seq.tenant] = place + 1
-        yield seq, place
+    @staticmethod
+    def _tell(seq: Sequence, place: int) -> Iterator[tuple[Sequence, int]]:
+        if seq.position != place:
+            seq.position = place
+            yield seq, place
