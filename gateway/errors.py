@@ -147,6 +147,26 @@ _ROWS: Mapping[Reason, _Row] = MappingProxyType(
         Reason.POLICY_ERROR: _Row(
             403, _PERM, "forbidden", "Access could not be decided and is therefore denied."
         ),
+        Reason.POLICY_STALE: _Row(
+            503,
+            "overloaded_error",
+            "policy_unavailable",
+            "Who may read what is not known well enough right now. Try again.",
+        ),
+        Reason.DOCUMENT_NOT_FOUND: _Row(
+            404,
+            _BAD,
+            "document_not_found",
+            "A document does not exist or you may not read it. GET /v1/documents lists yours.",
+            "messages",
+        ),
+        Reason.TEMPLATE_NOT_FOUND: _Row(
+            404,
+            _BAD,
+            "template_not_found",
+            "There is no such template or version. GET /v1/templates lists what there is.",
+            "prompt",
+        ),
         Reason.PROMPT_TOO_LONG: _Row(
             400,
             _BAD,

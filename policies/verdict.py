@@ -22,6 +22,9 @@ class Reason(StrEnum):
     CLASS_FORBIDDEN = "class_forbidden"
     FORBIDDEN = "forbidden"
     POLICY_ERROR = "policy_error"  # a policy that fails denies
+    POLICY_STALE = "policy_stale"  # what is known of permissions is too old to go by
+    DOCUMENT_NOT_FOUND = "document_not_found"  # absent, expired and forbidden look the same
+    TEMPLATE_NOT_FOUND = "template_not_found"
     # limits
     PROMPT_TOO_LONG = "prompt_too_long"  # the plan's max_prompt_tokens
     CONTEXT_EXCEEDED = "context_exceeded"  # the model's context
