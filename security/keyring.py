@@ -1,9 +1,13 @@
-"""The root key, and every other key derived from it, one purpose each.
+"""The root keys, and every other key derived from them, one purpose each.
 
 Refuses to know what the keys are used for: it gives 32 bytes for a named purpose and a context, so
 that no key ever serves in two domains.  The file is created once, complete or not at all, readable
 by its owner alone; one that others could have read is refused, not repaired, since its secret may
 be out.  Source: RFC 5869; SECURITY.md §5 (LiteLLM CVE-2026-114612), §6 (Keys).
+
+A line of the file is a root.  The first one stays for good: API keys and the audit log hang on it.  The
+last one wraps the tenants' secrets (`keyring_tenants`), and those between are still needed to unwrap
+what has not been wrapped again (`keyring_roots` adds and drops).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import hashlib
 import hmac
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -24,7 +28,8 @@ from security.strict import NotStrict, base64url, to_base64url
 
 _HEADER = "lockgate-root-key-v1 "
 _KEY_BYTES = 32
-_FILE_BYTES_MAX = 256
+ROOTS_MAX = 8
+_FILE_BYTES_MAX = 1024
 
 
 class KeyringError(Exception):
@@ -40,25 +45,42 @@ class Purpose(StrEnum):
     REQUEST_IDS = "request-ids"
     IDEMPOTENCY = "idempotency"
     KEY_ID = "key-id"
+    TENANT_SECRETS = "tenant-secrets"
+    CACHE_PUBLIC = "cache-public"
 
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
     """`epoch` is drawn anew in each process; what must not outlive it mixes it in."""
 
-    _root: bytes = field(repr=False)
+    _roots: tuple[bytes, ...] = field(repr=False)
     epoch: bytes = field(repr=False)
 
-    def derive(self, purpose: Purpose, context: bytes = b"") -> bytes:
-        """32 bytes for this purpose and context, and for no other."""
-        name = purpose.value.encode()
-        info = b"lockgate/v1" + _sized(name) + _sized(context)
-        return HKDF(SHA256(), _KEY_BYTES, salt=None, info=info).derive(self._root)
+    def derive(self, purpose: Purpose, context: bytes = b"", *, root: str | None = None) -> bytes:
+        """32 bytes for this purpose and context, and for no other.  `root`: the id of one of
+        `root_ids`; None: the first.  KeyringError where the file has no such root."""
+        return _derive(self._root(root), purpose, context)
 
     @property
     def id(self) -> str:
-        """Which root this is, safe to show: 16 hexadecimal digits that say nothing about it."""
-        return self.derive(Purpose.KEY_ID)[:8].hex()
+        """Which keyring this is, safe to show: 16 hexadecimal digits that say nothing about it."""
+        return self.root_ids[0]
+
+    @property
+    def root_ids(self) -> tuple[str, ...]:
+        """Of each root, oldest first; the last one wraps."""
+        return tuple(_id_of(each) for each in self._roots)
+
+    def _root(self, wanted: str | None) -> bytes:
+        if wanted is None:
+            return self._roots[0]
+        for root in self._roots:
+            if _id_of(root) == wanted:
+                return root
+        raise KeyringError(
+            f"Root key {wanted} is not in the root key file, which has {', '.join(self.root_ids)}. "
+            "Restore the file from your backup: what that key protects cannot be read without it."
+        )
 
     def pseudonymiser(self) -> Callable[[str], str]:
         """Text to 32 hexadecimal digits: equal for equal text, meaningless without the root key."""
@@ -69,19 +91,43 @@ class Keyring:
 def open_keyring(path: Path, *, rng: Callable[[int], bytes] = os.urandom) -> Keyring:
     """Read the root key, creating it on first start.  Raises KeyringError."""
     if not path.exists() and not path.is_symlink():
-        create_secret_file(path, (_HEADER + to_base64url(rng(_KEY_BYTES)) + "\n").encode(), rng=rng)
+        # Two from the first day, so that the one that wraps can be replaced and destroyed.
+        create_secret_file(path, roots_text((rng(_KEY_BYTES), rng(_KEY_BYTES))), rng=rng)
+    return Keyring(read_roots(path), rng(16))
+
+
+def read_roots(path: Path) -> tuple[bytes, ...]:
+    """Oldest first.  Raises KeyringError."""
     text = read_secret_file(path, bytes_max=_FILE_BYTES_MAX).decode("ascii", "replace")
-    body = text.removeprefix(_HEADER).removesuffix("\n")
-    try:
-        root = base64url(body)
-    except NotStrict:
-        root = b""
-    if not text.startswith(_HEADER) or len(root) != _KEY_BYTES:
+    roots = tuple(_root_of(line) for line in text.removesuffix("\n").split("\n"))
+    whole = [root for root in roots if root is not None]
+    if len(whole) != len(roots) or len(set(whole)) != len(whole) or len(whole) > ROOTS_MAX:
         raise KeyringError(
             f"{path} is not a Lockgate root key. Restore it from your backup: a new key would make "
             "every API key invalid and every audit record unverifiable."
         )
-    return Keyring(root, rng(16))
+    return tuple(whole)
+
+
+def roots_text(roots: Iterable[bytes]) -> bytes:
+    return "".join(f"{_HEADER}{to_base64url(root)}\n" for root in roots).encode()
+
+
+def _root_of(line: str) -> bytes | None:
+    try:
+        root = base64url(line.removeprefix(_HEADER))
+    except NotStrict:
+        return None
+    return root if line.startswith(_HEADER) and len(root) == _KEY_BYTES else None
+
+
+def _derive(root: bytes, purpose: Purpose, context: bytes) -> bytes:
+    info = b"lockgate/v1" + _sized(purpose.value.encode()) + _sized(context)
+    return HKDF(SHA256(), _KEY_BYTES, salt=None, info=info).derive(root)
+
+
+def _id_of(root: bytes) -> str:
+    return _derive(root, Purpose.KEY_ID, b"")[:8].hex()
 
 
 def create_secret_file(path: Path, data: bytes, *, rng: Callable[[int], bytes]) -> bool:

@@ -248,9 +248,18 @@ change = Table(
     Index("change_tenant", "tenant", "at_s"),
 )
 
-VERSION = 1
+tenant_secret = Table(
+    "tenant_secret",
+    metadata,
+    _text("tenant", primary_key=True),
+    Column("version", Integer, primary_key=True),
+    _text("root"),
+    Column("wrapped", LargeBinary, nullable=False),
+)
 
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {}
+VERSION = 2
+
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {2: tenant_secret.create}
 """From version n-1 to n, for databases made before.  A fresh one is made at `VERSION` at once."""
 
 

@@ -19,6 +19,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -165,10 +166,11 @@ def _resolve(told: list[tuple[_Job, Any]]) -> None:
 class Store:
     """Open with `Store.open`; close it when everything that writes has ended."""
 
-    def __init__(self, writer: Engine, reader: Engine, lock_fd: int) -> None:
+    def __init__(self, writer: Engine, reader: Engine, lock_fd: int, path: Path) -> None:
         self._writer = _Worker(writer, "store-writer")
         self._reader = _Worker(reader, "store-reader")
         self._lock_fd = lock_fd
+        self._path = path
 
     @classmethod
     def open(cls, database_url: str) -> Store:
@@ -183,7 +185,7 @@ class Store:
             except BaseException:
                 writer.dispose()
                 raise
-            return cls(writer, engine(path, write=False), lock_fd)
+            return cls(writer, engine(path, write=False), lock_fd, path)
         except BaseException:
             os.close(lock_fd)
             raise
@@ -200,6 +202,12 @@ class Store:
     async def read(self, op: Callable[[Connection], T]) -> T:
         """Run `op` on the reader, which sees what is committed and can write nothing."""
         return await self._reader.submit(op)
+
+    async def forget_overwritten(self) -> None:
+        """Bring the write-ahead log into the file and empty it, so that what was overwritten or deleted
+        before is in neither.  StoreUnavailable where others kept it busy; try again."""
+        if not await asyncio.to_thread(_empty_wal, self._path):
+            raise StoreUnavailable("the write-ahead log is busy and keeps what was overwritten")
 
     def close(self) -> None:
         self._writer.close()
@@ -242,6 +250,7 @@ def engine(path: Path, *, write: bool) -> Engine:
         connection.isolation_level = None
         connection.execute("PRAGMA journal_mode = WAL" if write else "PRAGMA query_only = ON")
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = FAST")  # what is overwritten is not left behind
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA foreign_keys = ON")
 
@@ -251,6 +260,13 @@ def engine(path: Path, *, write: bool) -> Engine:
     event.listen(made, "connect", on_connect)
     event.listen(made, "begin", on_begin)
     return made
+
+
+def _empty_wal(path: Path) -> bool:
+    """On a connection of its own: a checkpoint cannot run within a transaction."""
+    with closing(sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)) as connection:
+        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
 
 
 def _lock(path: Path) -> int:

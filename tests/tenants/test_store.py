@@ -255,11 +255,12 @@ def test_other_urls_are_refused(url: str, says: str) -> None:
 def test_an_older_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     with folder() as where:
         Store.open(f"sqlite:///{where}/x.db").close()
-        monkeypatch.setattr(schema, "VERSION", 2)
-        step = {2: lambda conn: conn.execute(text("CREATE TABLE added (a TEXT)"))}
+        newer = schema.VERSION + 1
+        monkeypatch.setattr(schema, "VERSION", newer)
+        step = {newer: lambda conn: conn.execute(text("CREATE TABLE added (a TEXT)"))}
         monkeypatch.setattr(schema, "MIGRATIONS", step)
         Store.open(f"sqlite:///{where}/x.db").close()
         with sqlite3.connect(where / "x.db") as mine:
-            assert mine.execute("SELECT version FROM schema_version").fetchall() == [(2,)]
+            assert mine.execute("SELECT version FROM schema_version").fetchall() == [(newer,)]
             assert mine.execute("SELECT * FROM added").fetchall() == []
         mine.close()

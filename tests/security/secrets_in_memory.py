@@ -1,0 +1,47 @@
+"""A store of wrapped secrets without a database, which can be made to fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Row:
+    tenant: str
+    version: int
+    root: str
+    wrapped: bytes
+
+
+@dataclass
+class MemoryStore:
+    """`failing`: the next change is refused.  `gate`: changes wait for it."""
+
+    rows: dict[tuple[str, int], Row] = field(default_factory=dict)
+    failing: bool = False
+    gate: asyncio.Event | None = None
+
+    async def load(self) -> Sequence[Row]:
+        return list(self.rows.values())
+
+    async def add(self, *, tenant: str, version: int, root: str, wrapped: bytes) -> None:
+        await self._ready()
+        assert (tenant, version) not in self.rows
+        self.rows[tenant, version] = Row(tenant, version, root, wrapped)
+
+    async def rewrap(self, rows: Iterable[tuple[str, int, str, bytes]]) -> None:
+        await self._ready()
+        self.rows.update({(row[0], row[1]): Row(*row) for row in rows})
+
+    async def destroy(self, *, tenant: str, versions: Iterable[int]) -> None:
+        await self._ready()
+        for version in versions:
+            self.rows[tenant, version] = Row(tenant, version, "", b"")
+
+    async def _ready(self) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failing:
+            raise ConnectionError
