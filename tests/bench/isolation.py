@@ -1,0 +1,140 @@
+"""`python -m tests.bench isolation`: what it costs to key a prompt's blocks.
+
+The chain of a long prompt, alone and beside the same blocks hashed without a key, and what a request
+adds before it: keys, tags and covers of its labels, the context's digest.  In one thread; the least of
+many rounds is the work itself, the median has the machine's other work in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from policies.scope import labels
+from policies.scope.blocks import Segment, runs
+from policies.scope.chain import begin
+from policies.scope.context import Asked, Context
+from policies.scope.encoding import pack
+from policies.scope.labels import Document
+from security.cache_keys import CacheKeys
+from security.keyring_tenants import TenantSecret
+from tests.bench.machine import this_machine
+from tests.bench.options import print_json, say
+from tests.bench.server import REPOSITORY
+from tests.bench.show import columns
+
+SHARED_BLOCKS = 2 + 8 + 64
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    what: str
+    least_ms: float
+    median_ms: float
+
+
+def isolation(options: argparse.Namespace) -> int:
+    machine = this_machine(REPOSITORY)
+    say(options, machine.sentence())
+    found = figures(options.tokens, options.block_tokens, options.rounds)
+    blocks = options.tokens // options.block_tokens
+    say(
+        options,
+        f"\n{options.tokens} tokens in {blocks} blocks, {options.rounds} rounds\n",
+    )
+    if options.json:
+        print_json(machine=machine, tokens=options.tokens, blocks=blocks, figures=found)
+    else:
+        lines = [(f.what, f"{f.least_ms:.3f}", f"{f.median_ms:.3f}") for f in found]
+        print("\n".join(columns([("", "least ms", "median ms"), *lines])))
+    return 0
+
+
+def figures(tokens: int, block_tokens: int, rounds: int) -> list[Figure]:
+    whole = tokens - tokens % block_tokens
+    if whole <= SHARED_BLOCKS * block_tokens:
+        raise ValueError(f"a prompt of {tokens} tokens is all shared prefix; ask for more --tokens")
+    secret = TenantSecret("acme", 1, os.urandom(32))
+    keys = CacheKeys(os.urandom(32), os.urandom(16), lambda _: secret)
+    user = labels.user("acme", "idp", "alice")
+    prompt = (
+        Segment(labels.public("chat", 1), 2 * block_tokens),
+        Segment(labels.tenant("acme", "support", 7), 8 * block_tokens),
+        Segment(labels.documents("acme", {Document("doc", 3, 1)}), 64 * block_tokens),
+        Segment(user, whole - SHARED_BLOCKS * block_tokens),
+    )
+    assert prompt[-1].tokens > 0, (
+        "the prompt is shorter than its shared prefix; ask for more tokens"
+    )
+    ids = [(7919 * at) % 49_152 for at in range(whole)]
+    parts = [run.label for run in runs(prompt, block_tokens)]
+    asked = Asked(
+        tokenizer_digest=bytes(32),
+        template_digest=bytes(32),
+        tools_digest=None,
+        locale=None,
+        region=None,
+        safety_policy=None,
+        safety_policy_version=None,
+        flags=frozenset(),
+    )
+    context = Context(
+        asked_digest=asked.digest(),
+        weights_digest=bytes(32),
+        adapter_digest=None,
+        dtype="float32",
+        numerics="invariant",
+        kernel_config="cpu",
+        block_tokens=block_tokens,
+    )
+    scope = keys.scope(user)
+
+    def unkeyed() -> None:
+        packed, head, size = pack(ids), bytes(32), 4 * block_tokens
+        for start in range(0, len(packed), size):
+            head = hashlib.sha256(head + packed[start : start + size]).digest()
+
+    return [
+        _timed(
+            "chain of the whole prompt (HMAC-SHA-256)",
+            lambda: begin(scope, context.digest(), block_tokens).extend(scope, ids),
+            rounds,
+        ),
+        _timed("the same blocks in plain SHA-256, for comparison", unkeyed, rounds),
+        _timed("labels of its blocks", lambda: runs(prompt, block_tokens), rounds),
+        _timed(
+            f"keys and tags of its {len(parts)} labels",
+            lambda: [keys.scope(each) for each in parts],
+            rounds,
+        ),
+        _timed("covers of these", lambda: [keys.covers(each) for each in parts], rounds),
+        _timed("context's digests", lambda: (asked.digest(), context.digest()), rounds),
+    ]
+
+
+def _timed(what: str, work: Callable[[], object], rounds: int) -> Figure:
+    work()
+    taken = []
+    for _ in range(rounds):
+        begun = time.perf_counter_ns()
+        work()
+        taken.append(time.perf_counter_ns() - begun)
+    return Figure(what, min(taken) / 1e6, statistics.median(taken) / 1e6)
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    parents: list[argparse.ArgumentParser],
+) -> None:
+    parser = commands.add_parser(
+        "isolation", parents=parents, help="what it costs to key a prompt's blocks"
+    )
+    parser.add_argument("--tokens", type=int, default=50_000)
+    parser.add_argument("--block-tokens", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.set_defaults(run=isolation)
