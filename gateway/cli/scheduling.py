@@ -169,7 +169,7 @@ def promises(
     table([{title: row[name] for name, title in _PROMISES.items() if name in row} for row in rows])
     start = found.get("from") if isinstance(found, dict) else None
     say("")
-    say(f"Since {clean(start)}. {_LEGEND}")
+    console().print(Text(f"Since {clean(start)}. {_LEGEND}"))
 
 
 _PROMISES = {

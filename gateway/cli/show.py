@@ -20,6 +20,7 @@ from gateway.quoting import fit
 
 TEXT_CHARS_MAX = 2000
 PIPE_WIDTH = 200
+_WIDEST = 100_000
 
 
 class Refusal(Exception):
@@ -84,7 +85,8 @@ def console() -> Console:
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> None:
-    """`columns` None: those of the rows, as they first appear."""
+    """`columns` None: those of the rows, as they first appear.  Where the terminal is too narrow for a row
+    to be read, each is a list by itself."""
     names = list(columns) if columns else list(dict.fromkeys(key for row in rows for key in row))
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
@@ -94,7 +96,14 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = Non
         )
     for row in rows:
         drawn.add_row(*(Text(cell(name, row.get(name))) for name in names))
-    console().print(drawn)
+    paper = console()
+    if paper.measure(drawn, options=paper.options.update(width=_WIDEST)).maximum <= paper.width:
+        paper.print(drawn)
+        return
+    for place, row in enumerate(rows):
+        if place:
+            paper.print()
+        pairs({name: row.get(name) for name in names})
 
 
 def pairs(values: Mapping[str, Any]) -> None:

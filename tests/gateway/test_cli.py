@@ -17,6 +17,7 @@ import pytest
 from gateway.cli import client, main
 from gateway.cli.diagnosis import RELEASED_S
 from gateway.cli.explain import bars
+from gateway.cli.show import table
 from gateway.settings import Settings
 from security import dev_issuer
 
@@ -335,6 +336,20 @@ def test_promises_are_told_with_what_the_words_mean(
     )
     whole, *named = (int(columns[name]) for name in parts.replace("=", "+").split(" + "))
     assert whole == sum(named)
+
+
+def test_a_row_that_the_terminal_cannot_hold_is_a_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"class": "interactive", "tenant": name, "requests": 1234} for name in ("acme", "globex")
+    ]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for width, lines in ((30, 3), (22, 7)):
+        monkeypatch.setenv("COLUMNS", str(width))
+        table(rows)
+        out = capsys.readouterr().out
+        assert (len(out.splitlines()), "interactive" in out, "1,234" in out) == (lines, True, True)
 
 
 def test_explain_draws_the_stages_tokens_and_cost(
