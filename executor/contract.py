@@ -228,22 +228,9 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
 LANES_MAX: Final = 256
 
 
-class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant in a class of work.  `used`: its part of the device time of about the last minute; `due`:
-    what is due to the tenant by weight among those who are here, in all its classes together."""
-
-    workload: str
-    tenant: str
-    running: int
-    waiting: int
-    blocks: int
-    used: float
-    due: float
-    oldest_ms: int  # how long the one waits that waits longest
-
-
 class ClassSum(msgspec.Struct, frozen=True, kw_only=True):
-    """All lanes of a class of work together."""
+    """All that is here of a class of work.  `used`: its part of the device time of about the last minute;
+    `oldest_ms`: how long the one waits that waits longest."""
 
     workload: str
     running: int
@@ -251,6 +238,14 @@ class ClassSum(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     used: float
     oldest_ms: int
+
+
+class Lane(ClassSum, frozen=True, kw_only=True):
+    """A tenant in a class of work.  `due`: what is due to the tenant by weight among those who are here, in
+    all its classes together."""
+
+    tenant: str
+    due: float
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):

@@ -169,6 +169,14 @@ class Case:
         """The longest of the choices': they run side by side."""
         return max((getattr(each, f"{stage}_ns") for each in self.ended.values()), default=0)
 
+    def slowest(self) -> Pace:
+        """Of the choices' paces, as the tokens came; none where no choice had two tokens."""
+        return max(
+            (each for each in self.paces.values() if each.tokens > 1),
+            key=lambda each: each.span_ns / (each.tokens - 1),
+            default=Pace(),
+        )
+
     def admitted_after_ns(self) -> int:
         return 0 if self.admitted_ns is None else self.admitted_ns - self.received_ns
 

@@ -100,7 +100,9 @@ class _Family:
         self.queue = seconds("request_queue_time", "Waiting for a place in the executor.")
         self.prefill = seconds("request_prefill_time", "Reading the prompt.")
         self.decode = seconds("request_decode_time", "Writing the answer.")
-        self.per_token = seconds("request_time_per_output_token", "Mean over one answer.")
+        self.per_token = seconds(
+            "request_time_per_output_token", "Mean over one answer, of several the slowest."
+        )
         self.prompt = tokens("request_prompt_tokens", "Prompt tokens of a request.")
         self.generation = tokens("request_generation_tokens", "Tokens generated for a request.")
 
@@ -116,8 +118,8 @@ class _Family:
         self.queue.labels(model).observe(case.span_ns("queued") / 1e9)
         self.prefill.labels(model).observe(case.span_ns("prefill") / 1e9)
         self.decode.labels(model).observe(case.span_ns("decode") / 1e9)
-        if meters.output > 1:
-            self.per_token.labels(model).observe(case.span_ns("decode") / 1e9 / meters.output)
+        if (pace := case.slowest()).tokens > 1:
+            self.per_token.labels(model).observe(pace.span_ns / 1e9 / (pace.tokens - 1))
         self.prompt.labels(model).observe(meters.input)
         self.generation.labels(model).observe(meters.output)
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Final
 
-from executor.contract import Cause, Ended, Pace
+from executor.contract import Cause, Ended
 from gateway.case import Case
 from policies.classes import Fate, Judged, ServiceClass, Times, Verdict
 
@@ -168,11 +168,7 @@ def times_of(case: Case) -> Times:
     promised = all(each.promised for each in case.ended.values())
     if case.first_token_ns is None:
         return Times(life_ns, promised=promised)
-    slowest = max(
-        (each for each in case.paces.values() if each.tokens > 1),
-        key=lambda each: each.span_ns / (each.tokens - 1),
-        default=Pace(),
-    )
+    slowest = case.slowest()
     ttft_ns = case.first_token_ns - case.received_ns
     return Times(life_ns, ttft_ns, slowest.span_ns, slowest.tokens, promised)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from executor.contract import ClassSum, ExecutorLost, Lane, Overview
+from executor.contract import ClassSum, ExecutorLost, Overview
 from gateway.house import House
 
 UNKNOWN = "?"  # work of a tenant that has left the directory
@@ -87,7 +87,7 @@ def queue_view(seen: Seen, *, operator: bool) -> dict[str, object]:
     return {"lanes": lanes, "classes": classes, "left_out": left_out, "silent": list(seen.silent)}
 
 
-def _numbers(shown: Lane | ClassSum, *, operator: bool) -> dict[str, object]:
+def _numbers(shown: ClassSum, *, operator: bool) -> dict[str, object]:
     view: dict[str, object] = {
         "running": shown.running,
         "waiting": shown.waiting,
