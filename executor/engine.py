@@ -296,6 +296,7 @@ class Engine:
         shares = [row.share(found) for row in planned]
         parts = attribute(measured_ns, shares, rates)
         self._times.observe(shares, measured_ns)
+        self._scheduler.charge((row.seq, *part) for row, part in zip(planned, parts, strict=True))
         for row, share, (own_ns, lost_ns) in zip(planned, shares, parts, strict=True):
             seq, before = row.seq, row.seq.prefilled
             seq.advance(row.known)
@@ -304,7 +305,6 @@ class Engine:
             seq.recomputed_ns += lost_ns
             self._totals.busy_ns += own_ns
             self._totals.prompt_tokens += seq.prefilled - before
-            self._scheduler.charge(seq, own_ns, lost_ns)
             self._watch.charge(seq, own_ns, now_ns)
 
     def _result(self, seq: Sequence, choices: Seq[Choice], now_ns: int) -> None:

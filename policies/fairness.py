@@ -36,6 +36,10 @@ class Flow(Generic[K]):
     waits: int = 0
     owes: bool = False
 
+    def charge(self, cost: float, weight: float) -> None:
+        """Negative: a refund of what was charged before, by the same weight."""
+        self.start += cost / weight
+
 
 class Level(Generic[K]):
     """The flows below one node.  Each operation costs O(log flows), amortised."""
@@ -101,10 +105,6 @@ class Level(Generic[K]):
         if start > self.virtual:
             self.virtual = start
             self._forget()
-
-    def charge(self, flow: Flow[K], cost: float, weight: float) -> None:
-        """Negative: a refund of what was charged before, by the same weight."""
-        flow.start += cost / weight
 
     def leave(self, flow: Flow[K]) -> None:
         """One thing less."""

@@ -62,12 +62,6 @@ class Clock:
         self.tenants.advance(start)
         self.users[seat.tenant.key].advance(user_start)
 
-    def charge(self, seat: Seat, entry: Entry[W], cost_ns: float) -> None:
-        """By the weights that it came with: a refund gives back what was charged, whatever was renewed."""
-        cost_ns /= entry.weight
-        self.tenants.charge(seat.tenant, cost_ns, entry.work.tenant_weight)
-        self.users[seat.tenant.key].charge(seat.user, cost_ns, entry.work.user_weight)
-
 
 class Accounts(Generic[W]):
     """Every request that is here has a seat at the main clock; one of backfill another, by which it is
@@ -137,7 +131,7 @@ class Accounts(Generic[W]):
         """Its class is another sort of class from now on."""
         new = self.open(entry.work, band)
         if new.main is not None:
-            self._backfill.charge(new.seat, entry, max(0.0, entry.charged_ns - entry.measured_ns))
+            new.seat.charge(entry, max(0.0, entry.charged_ns - entry.measured_ns))
         if waits:
             self.go(entry)
         self._leave(entry)
@@ -167,8 +161,9 @@ class Accounts(Generic[W]):
 
     def measured(self, entry: Entry[W], device_ns: int) -> None:
         entry.measured_ns += device_ns
-        if entry.measured_ns > entry.charged_ns:
-            self._charge(entry, entry.measured_ns - entry.charged_ns)
+        more_ns = entry.measured_ns - entry.charged_ns
+        if more_ns > 0:
+            self._charge(entry, more_ns)
 
     def close(self, entry: Entry[W], bands: Iterable[Band[W]]) -> None:
         """It is over: the account is put right."""
@@ -191,9 +186,9 @@ class Accounts(Generic[W]):
 
     def _charge(self, entry: Entry[W], cost_ns: float) -> None:
         entry.charged_ns += cost_ns
-        self._clock(entry).charge(entry.seat, entry, cost_ns)
+        entry.seat.charge(entry, cost_ns)
         if entry.main is not None:
-            self._main.charge(entry.main, entry, cost_ns)
+            entry.main.charge(entry, cost_ns)
 
 
 def prompt_ns(start: int, tokens: int, rows: int, rates: Rates) -> float:

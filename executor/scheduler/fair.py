@@ -13,7 +13,7 @@ Refuses to know: blocks by id, tokens' values, clocks.  Source: SCHEDULER.md §2
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from executor.scheduler.lanes import Band, Entry, Order, Place, Rank, Works, ord
 from executor.scheduler.locality import Window
 from executor.scheduler.prediction import Outputs
 from executor.scheduler.promises import Refusal, Room
-from executor.scheduler.protocol import Limits, Moment, Plan, W
+from executor.scheduler.protocol import Charge, Limits, Moment, Plan, W
 from executor.scheduler.reclaim import Allowance, able, for_growth, for_the_head, lost_ns
 from executor.scheduler.residency import Residency
 from executor.scheduler.step import Draft
@@ -104,12 +104,15 @@ class Fair(Generic[W]):
         self._foresight.ends(entry)
         self._accounts.close(entry, self._bands.values())
 
-    def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
-        entry = self._running[seq.ticket]
-        self._accounts.measured(entry, device_ns)
-        if self._contended or not entry.band.terms.floor:
-            entry.band.credit_ns -= device_ns
-        self._step_ns += device_ns + lost_ns
+    def charge(self, bill: Iterable[Charge[W]]) -> None:
+        running, measured, contended = self._running, self._accounts.measured, self._contended
+        for seq, device_ns, again_ns in bill:
+            entry = running[seq.ticket]
+            measured(entry, device_ns)
+            band = entry.band
+            if contended or not band.terms.floor:
+                band.credit_ns -= device_ns
+            self._step_ns += device_ns + again_ns
 
     def renew(self, limits: Limits) -> None:
         """Other terms for the classes from now on, also for what is here."""

@@ -7,12 +7,13 @@ place.  Refuses to know: tenants, costs.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from operator import attrgetter
 from typing import Generic
 
 from executor.scheduler.promises import Refusal
-from executor.scheduler.protocol import Limits, Moment, Plan, W
+from executor.scheduler.protocol import Charge, Limits, Moment, Plan, W
 from executor.scheduler.step import Draft, cheapest
 
 _ticket = attrgetter("ticket")
@@ -76,7 +77,7 @@ class Fcfs(Generic[W]):
     def renew(self, limits: Limits) -> None:
         self.limits = limits
 
-    def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
+    def charge(self, bill: Iterable[Charge[W]]) -> None:
         """First come, first served owes nobody."""
 
 

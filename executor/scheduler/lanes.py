@@ -55,6 +55,12 @@ class Seat:
     tenant: Flow[str]
     user: Flow[str]
 
+    def charge(self, entry: Entry[W], cost_ns: float) -> None:
+        """By the weights that it came with: a refund gives back what was charged, whatever was renewed."""
+        cost_ns /= entry.weight
+        self.tenant.charge(cost_ns, entry.work.tenant_weight)
+        self.user.charge(cost_ns, entry.work.user_weight)
+
 
 @dataclass(slots=True, eq=False)
 class Entry(Generic[W]):

@@ -6,7 +6,7 @@ Refuses to know: tokens' values, where times come from.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -98,6 +98,9 @@ class Work(Protocol):
 
 W = TypeVar("W", bound=Work)
 
+Charge = tuple[W, int, int]
+"""Of a row of a step: its own nanoseconds, and those in which it was computed a second time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -184,8 +187,8 @@ class Scheduler(Protocol[W]):
         """Decide the next step and move sequences between the queues accordingly."""
         ...
 
-    def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
-        """What a step cost, as measured: its own, and what was computed for it a second time."""
+    def charge(self, bill: Iterable[Charge[W]]) -> None:
+        """What a step cost, as measured: each of its rows once."""
         ...
 
 

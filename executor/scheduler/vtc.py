@@ -12,13 +12,13 @@ Language Models", OSDI 2024, algorithm 2; SCHEDULER.md §1.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
 from operator import attrgetter
 from typing import Final, Generic
 
 from executor.scheduler.promises import Refusal
-from executor.scheduler.protocol import Limits, Moment, Plan, W
+from executor.scheduler.protocol import Charge, Limits, Moment, Plan, W
 from executor.scheduler.step import Draft, cheapest
 
 PROMPT_WEIGHT: Final = 1.0
@@ -100,7 +100,7 @@ class Vtc(Generic[W]):
             insort(self._queues.setdefault(seq.tenant, []), seq, key=_ticket)
         return draft.plan()
 
-    def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
+    def charge(self, bill: Iterable[Charge[W]]) -> None:
         """Tokens are what counts here."""
 
     def _charge_output(self) -> None:

@@ -266,7 +266,9 @@ class Engine:
         if self._learns:
             self._times.observe(rows, took_ns)
         gave: dict[str, list[int]] = {}
-        charge = self._scheduler.charge
+        self._scheduler.charge(
+            (chunk.seq, *part) for chunk, part in zip(chunks, parts, strict=True)
+        )
         for chunk, row, (own_ns, lost_ns) in zip(chunks, rows, parts, strict=True):
             work = chunk.seq
             life = self._lives[work.ticket]
@@ -282,7 +284,6 @@ class Engine:
             if row.lost:
                 life.lost_ns += lost_ns
                 life.recomputed += row.lost
-            charge(work, own_ns, lost_ns)
         return gave
 
     def _results(self, chunks: Seq[Chunk[SimWork]], gave: dict[str, list[int]]) -> None:

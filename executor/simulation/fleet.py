@@ -39,7 +39,7 @@ class Gossiping(Fair[SimWork]):
     def elsewhere(self, tenant: str, device_ns: int) -> None:
         flow = self._accounts.tenants.get(tenant)
         if flow is not None and flow.holds:
-            self._accounts.tenants.charge(flow, device_ns, flow.weight)
+            flow.charge(device_ns, flow.weight)
 
 
 class Fleet:

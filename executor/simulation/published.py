@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Final, Generic
 
 from executor.scheduler.promises import Refusal
-from executor.scheduler.protocol import Chunk, Limits, Moment, Plan, W
+from executor.scheduler.protocol import Charge, Chunk, Limits, Moment, Plan, W
 
 _DECODES_BETWEEN: Final = 10
 _PREFILL_TOKENS_MAX: Final = 3072
@@ -83,7 +83,7 @@ class Published(Generic[W]):
     def renew(self, limits: Limits) -> None:
         """It knows no classes."""
 
-    def charge(self, seq: W, device_ns: int, lost_ns: int) -> None:
+    def charge(self, bill: Iterable[Charge[W]]) -> None:
         """Tokens count here."""
 
     def plan(self, moment: Moment) -> Plan[W]:

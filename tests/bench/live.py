@@ -10,7 +10,7 @@ Refuses to know: what is being compared, bars, printing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -30,7 +30,7 @@ from executor.cost import StepTimes
 from executor.engine import Engine
 from executor.inbox import Gone
 from executor.scheduler.promises import Refusal
-from executor.scheduler.protocol import Moment, Plan, Scheduler
+from executor.scheduler.protocol import Charge, Moment, Plan, Scheduler
 from executor.sequence import Sequence as Seq
 from executor.settings import Settings
 from executor.simulation.metrics_requests import Ending
@@ -92,9 +92,11 @@ class Recorder:
     def plan(self, moment: Moment) -> Plan[Seq]:
         return self._inner.plan(moment)
 
-    def charge(self, seq: Seq, device_ns: int, lost_ns: int) -> None:
-        self._log(seq, device_ns)
-        self._inner.charge(seq, device_ns, lost_ns)
+    def charge(self, bill: Iterable[Charge[Seq]]) -> None:
+        bill = list(bill)
+        for seq, device_ns, _ in bill:
+            self._log(seq, device_ns)
+        self._inner.charge(bill)
 
 
 class Live:

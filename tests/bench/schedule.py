@@ -13,7 +13,7 @@ import argparse
 import gc
 import statistics
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Seq
 from random import Random
 from time import perf_counter_ns
@@ -23,7 +23,7 @@ from executor.cost import Share, StepTimes, attribute
 from executor.positions import places
 from executor.scheduler.fair import Fair
 from executor.scheduler.fcfs import Fcfs
-from executor.scheduler.protocol import Limits, Moment, Plan, Scheduler
+from executor.scheduler.protocol import Charge, Limits, Moment, Plan, Scheduler
 from executor.scheduler.vtc import Vtc
 from executor.sequence import Sequence
 from tests.executor.fakes import job
@@ -72,9 +72,10 @@ class Timed:
         self.step_ns += perf_counter_ns() - begin
         return plan
 
-    def charge(self, seq: Job, device_ns: int, lost_ns: int) -> None:
+    def charge(self, bill: Iterable[Charge[Job]]) -> None:
+        bill = list(bill)  # made by whoever measured
         begin = perf_counter_ns()
-        self._inner.charge(seq, device_ns, lost_ns)
+        self._inner.charge(bill)
         self.step_ns += perf_counter_ns() - begin
 
 

@@ -23,7 +23,7 @@ def entered(level: Level[str], key: str, weight: float = 1.0) -> Flow[str]:
 def test_who_comes_back_has_no_credit_and_no_debt_forgiven() -> None:
     level: Level[str] = Level()
     a, b = entered(level, "a"), entered(level, "b")
-    level.charge(a, 10.0, 1.0)
+    a.charge(10.0, 1.0)
     level.go(b)
     level.leave(b)
     level.advance(7.0)
@@ -55,10 +55,10 @@ def test_time_only_goes_on() -> None:
 def test_a_charge_counts_by_weight_and_a_refund_undoes_it() -> None:
     level: Level[str] = Level()
     a = level.enter("a", 4.0)
-    level.charge(a, 8.0, 4.0)
+    a.charge(8.0, 4.0)
     assert a.start == 2.0
     level.enter("a", 1.0)
-    level.charge(a, -8.0, 4.0)
+    a.charge(-8.0, 4.0)
     assert a.start == 0.0
 
 
@@ -87,7 +87,7 @@ def test_a_debt_is_forgotten_when_time_has_passed_it() -> None:
     level: Level[str] = Level()
     a = entered(level, "a")
     b = entered(level, "b")
-    level.charge(a, 4.0, 1.0)
+    a.charge(4.0, 1.0)
     level.go(a)
     level.leave(a)
     assert level.get("a") is a
@@ -101,12 +101,12 @@ def test_a_debt_is_forgotten_when_time_has_passed_it() -> None:
 def test_a_debt_is_forgotten_when_nobody_waits_for_anything() -> None:
     level: Level[str] = Level()
     a, b = entered(level, "a"), entered(level, "b")
-    level.charge(a, 4.0, 1.0)
+    a.charge(4.0, 1.0)
     level.go(a)
     level.leave(a)
     level.go(b)
     assert level.get("a") is None
-    level.charge(b, 9.0, 1.0)
+    b.charge(9.0, 1.0)
     level.leave(b)
     assert len(level) == 0
 
@@ -115,16 +115,16 @@ def test_a_debtor_that_came_back_is_remembered_by_what_it_owes_then() -> None:
     level: Level[str] = Level()
     a = entered(level, "a")
     entered(level, "b")
-    level.charge(a, 4.0, 1.0)
+    a.charge(4.0, 1.0)
     level.go(a)
     level.leave(a)
     a = level.enter("a", 1.0)
     level.advance(5.0)  # passes its old debt while it is here
     assert level.get("a") is a
-    level.charge(a, 4.0, 1.0)
+    a.charge(4.0, 1.0)
     level.leave(a)
     level.enter("a", 1.0)
-    level.charge(a, 1.0, 1.0)
+    a.charge(1.0, 1.0)
     level.leave(a)  # twice idle, one entry
     level.advance(8.0)
     assert level.get("a") is a
@@ -137,7 +137,7 @@ def test_thousands_that_come_once_leave_nothing() -> None:
     level.enter("stays", 1.0)
     for number in range(10_000):
         one = entered(level, f"t{number}")
-        level.charge(one, 3.0, 1.0)
+        one.charge(3.0, 1.0)
         level.go(one)
         level.leave(one)
     assert (len(level), len(level._debts), level.weight) == (1, 0, 1.0)

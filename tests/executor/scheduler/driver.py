@@ -199,6 +199,7 @@ class House:
             self.times.observe(rows, took_ns)
         self.now_ns += took_ns
         self.measured_ns += took_ns
+        self.queue.charge((c.seq, *part) for c, part in zip(plan.chunks, parts, strict=True))
         for chunk, (own_ns, lost_ns) in zip(plan.chunks, parts, strict=True):
             job = chunk.seq
             job.computed += chunk.count
@@ -206,7 +207,6 @@ class House:
             self.served_ns[job.tenant] += own_ns
             self.by_job_ns[job.ticket] += own_ns
             self.lost_ns += lost_ns
-            self.queue.charge(job, own_ns, lost_ns)
         self.watch("/charge", None)
         for chunk in plan.chunks:
             job = chunk.seq

@@ -19,7 +19,7 @@ from executor.cost import Rates
 from executor.scheduler.accounts import Clock
 from executor.scheduler.fair import Fair, Tuning
 from executor.scheduler.filling import Filling
-from executor.scheduler.lanes import Entry, Rank
+from executor.scheduler.lanes import Entry, Rank, Seat
 from executor.scheduler.protocol import Limits
 from executor.scheduler.reclaim import lost_ns
 from policies.fairness import Flow, Level
@@ -174,18 +174,19 @@ def start_times(house: House) -> Callable[[str, Job | None], None]:
 
 
 @contextmanager
-def booked() -> Iterator[dict[tuple[int, str], float]]:
-    """What each flow of each level was charged in all, refunds deducted."""
-    sums: dict[tuple[int, str], float] = defaultdict(float)
-    charge = Level.charge
+def booked() -> Iterator[dict[str, float]]:
+    """What each tenant was charged in all at the clock of all that are here, refunds deducted."""
+    sums: dict[str, float] = defaultdict(float)
+    charge = Seat.charge
 
-    def write(level: Level[str], flow: Flow[str], cost: float, weight: float) -> None:
-        before = flow.start
-        charge(level, flow, cost, weight)
-        sums[id(level), flow.key] += (flow.start - before) * weight
+    def write(seat: Seat, entry: Entry[Job], cost_ns: float) -> None:
+        before = seat.tenant.start
+        charge(seat, entry, cost_ns)
+        if seat is (entry.main or entry.seat):
+            sums[seat.tenant.key] += (seat.tenant.start - before) * entry.work.tenant_weight
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Level, "charge", write)
+        patch.setattr(Seat, "charge", write)
         yield sums
 
 
