@@ -20,7 +20,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from executor.cost import Share, StepTimes, attribute
-from executor.positions import places
+from executor.positions import Positions
 from executor.scheduler.fair import Fair
 from executor.scheduler.fcfs import Fcfs
 from executor.scheduler.protocol import Charge, Limits, Moment, Plan, Scheduler
@@ -125,8 +125,15 @@ def engine_lines(rows: int, waiting: int, tenants: int) -> list[tuple[str, float
     queue = [Sequence((0, each.request), each, each.request, 0) for each in asked]
     shares = [Share(1, 200 + n) for n in range(rows)]
     times = StepTimes(TRUE)
+
+    def places() -> list[tuple[Sequence, int]]:
+        positions = Positions()
+        for seq in queue:
+            positions.join(seq)
+        return list(positions.news(0))
+
     work: dict[str, Callable[[], object]] = {
-        f"places of {waiting} (ten times a second at most)": lambda: list(places(queue)),
+        f"places of {waiting} that come at once": places,
         f"splitting a step over {rows} rows": lambda: attribute(10**7, shares, TRUE),
         f"learning from a step of {rows} rows": lambda: times.observe(shares, 10**7),
     }
