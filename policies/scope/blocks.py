@@ -1,8 +1,8 @@
-"""From labelled segments to the label of each block.
+"""From labelled segments to the labels that a prompt's tokens, and its blocks, have.
 
-KV at a position depends on all tokens before it, so a block's label is the join of all labels up to its
-last token: it only rises, and a block across a boundary takes the higher (C7).  A block that is not
-full has none, and is never shared.  Refuses to know: tokens.  Source: SECURITY.md §2.
+KV at a position depends on all tokens before it, so a label is the join of all up to there: it only
+rises.  A block has that of its last token, so one across a boundary takes the higher (C7); a block that
+is not full has none, and is never shared.  Refuses to know: tokens.  Source: SECURITY.md §2.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from policies.scope.chain import full_blocks
 from policies.scope.labels import BOTTOM, Label, join
 
 
@@ -26,32 +27,31 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Consecutive full blocks of one label."""
+class Step:
+    """From where the last one ended, up to `until` tokens of the prompt.  The last one's label is also
+    that of whatever is generated."""
 
     label: Label
-    blocks: int
+    until: int
 
 
-def runs(segments: Iterable[Segment], block_tokens: int) -> tuple[Run, ...]:
-    """The labels of all full blocks, in order, each label once."""
-    assert block_tokens > 0
-    found: list[Run] = []
-    label, tokens, blocks = BOTTOM, 0, 0
+def rising(segments: Iterable[Segment]) -> tuple[Step, ...]:
+    """The labels of a prompt, each once, lowest first."""
+    found: list[Step] = []
+    label, until = BOTTOM, 0
     for segment in segments:
         label = join(label, segment.label)
-        tokens += segment.tokens
-        fresh = tokens // block_tokens - blocks
-        if not fresh:
-            continue
-        blocks += fresh
+        until += segment.tokens
         if found and found[-1].label == label:
-            found[-1] = Run(label, found[-1].blocks + fresh)
-        else:
-            found.append(Run(label, fresh))
+            found.pop()
+        found.append(Step(label, until))
     return tuple(found)
 
 
 def block_labels(segments: Iterable[Segment], block_tokens: int) -> tuple[Label, ...]:
     """One label a full block."""
-    return tuple(run.label for run in runs(segments, block_tokens) for _ in range(run.blocks))
+    steps = rising(segments)
+    counts = full_blocks([step.until for step in steps], block_tokens)
+    return tuple(
+        step.label for step, count in zip(steps, counts, strict=True) for _ in range(count)
+    )

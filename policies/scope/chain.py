@@ -14,7 +14,7 @@ Refuses to know: labels, tenants, secrets: a tag is an opaque name and a key is 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -67,3 +67,36 @@ def begin(first: ScopeKey, context: bytes, block_tokens: int) -> Chain:
     assert len(context) == VALUE_BYTES
     assert block_tokens > 0
     return Chain(block_tokens, 0, hmac.digest(first.key, b"\x00" + context, "sha256"))
+
+
+def full_blocks(untils: Iterable[int], block_tokens: int) -> tuple[int, ...]:
+    """How many full blocks each of consecutive scopes has, where the ends of these stand in tokens: a
+    block belongs to the scope of its last token."""
+    assert block_tokens > 0
+    counts, before = [], 0
+    for until in untils:
+        assert until // block_tokens >= before, "scopes follow one another"
+        counts.append(until // block_tokens - before)
+        before = until // block_tokens
+    return tuple(counts)
+
+
+def of_prompt(
+    tokens: Sequence[int],
+    scopes: Sequence[tuple[int, ScopeKey]],
+    context: bytes,
+    block_tokens: int,
+) -> tuple[Chain, tuple[tuple[ScopeKey, bytes], ...]]:
+    """Scope and value of each full block, and the chain, to go on with under the last scope.  `scopes`:
+    the end of each in tokens, and its key; the last ends with the prompt."""
+    assert scopes
+    assert scopes[-1][0] == len(tokens)
+    counts = full_blocks([until for until, _ in scopes], block_tokens)
+    keyed = [(scope, count) for (_, scope), count in zip(scopes, counts, strict=True) if count]
+    chain = begin(keyed[0][0] if keyed else scopes[-1][1], context, block_tokens)
+    found: list[tuple[ScopeKey, bytes]] = []
+    for scope, count in keyed:
+        at = chain.position
+        chain, values = chain.extend(scope, tokens[at : at + count * block_tokens])
+        found += [(scope, value) for value in values]
+    return chain, tuple(found)

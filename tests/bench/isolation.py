@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from policies.scope import labels
-from policies.scope.blocks import Segment, runs
+from policies.scope.blocks import Segment, rising
 from policies.scope.chain import begin
 from policies.scope.context import Asked, Context
 from policies.scope.encoding import pack
@@ -72,7 +72,7 @@ def figures(tokens: int, block_tokens: int, rounds: int) -> list[Figure]:
         "the prompt is shorter than its shared prefix; ask for more tokens"
     )
     ids = [(7919 * at) % 49_152 for at in range(whole)]
-    parts = [run.label for run in runs(prompt, block_tokens)]
+    parts = [step.label for step in rising(prompt)]
     asked = Asked(
         tokenizer_digest=bytes(32),
         template_digest=bytes(32),
@@ -106,7 +106,7 @@ def figures(tokens: int, block_tokens: int, rounds: int) -> list[Figure]:
             rounds,
         ),
         _timed("the same blocks in plain SHA-256, for comparison", unkeyed, rounds),
-        _timed("labels of its blocks", lambda: runs(prompt, block_tokens), rounds),
+        _timed("its labels, rising", lambda: rising(prompt), rounds),
         _timed(
             f"keys and tags of its {len(parts)} labels",
             lambda: [keys.scope(each) for each in parts],

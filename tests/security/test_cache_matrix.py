@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from policies.scope import labels
-from policies.scope.blocks import Segment, runs
-from policies.scope.chain import begin
+from policies.scope.blocks import Segment, rising
+from policies.scope.chain import begin, of_prompt
 from policies.scope.context import Asked, Context
 from policies.scope.labels import Document, Template
 from security.cache_keys import CacheKeys, narrowing
@@ -84,15 +84,10 @@ class World:
             Segment(of_document, 2 * SIZE),
             Segment(user, 2 * SIZE),
         )
-        found = runs(prompt, SIZE)
         context = replace(self.context, asked_digest=self.asked.digest())
-        chain = begin(keys.scope(found[0].label), context.digest(), SIZE)
-        values: list[bytes] = []
-        for run in found:
-            at = SIZE * len(values)
-            ids = self.tokens[at : at + SIZE * run.blocks]
-            chain, more = chain.extend(keys.scope(run.label), ids)
-            values += more
+        scopes = [(step.until, keys.scope(step.label)) for step in rising(prompt)]
+        _, found = of_prompt(self.tokens, scopes, context.digest(), SIZE)
+        values = [value for _, value in found]
         assert len(values) == BLOCKS
         return tuple(values)
 

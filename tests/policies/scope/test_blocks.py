@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from policies.scope import labels
-from policies.scope.blocks import Run, Segment, block_labels, runs
+from policies.scope.blocks import Segment, Step, block_labels, rising
 from policies.scope.labels import Document, Label, join_all
 
 CHAT = labels.public("chat", 1)
@@ -38,12 +38,17 @@ def test_a_segment_of_no_tokens_counts_for_what_comes_after() -> None:
 
 
 def test_nothing_has_no_label() -> None:
-    assert runs((), 4) == ()
-    assert runs((Segment(CHAT, 3),), 4) == ()
+    assert rising(()) == ()
+    assert block_labels((), 4) == block_labels((Segment(CHAT, 3),), 4) == ()
 
 
-def test_runs_join_what_is_equal() -> None:
-    assert runs((Segment(CHAT, 9), Segment(CHAT, 9)), 4) == (Run(CHAT, 4),)
+def test_what_is_equal_is_one_step_and_labels_rise_in_tokens() -> None:
+    prompt = (Segment(CHAT, 9), Segment(CHAT, 9), Segment(ALICE, 1), Segment(CHAT, 1))
+    assert rising(prompt) == (Step(CHAT, 18), Step(join_all((CHAT, ALICE)), 20))
+
+
+def test_an_empty_segment_at_the_end_is_the_label_of_what_is_generated() -> None:
+    assert rising((Segment(CHAT, 4), Segment(ALICE, 0)))[-1] == Step(join_all((CHAT, ALICE)), 4)
 
 
 def test_against_a_label_for_each_token() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policies.scope.chain import Chain, ScopeKey, begin
+from policies.scope.chain import Chain, ScopeKey, begin, full_blocks, of_prompt
 from policies.scope.context import Asked, Context
 from policies.scope.encoding import enc
 from policies.scope.labels import Document, Label, Template
@@ -88,6 +88,38 @@ def test_in_pieces_as_at_once() -> None:
     assert chain == whole
     assert len(set(values)) == 16
     assert {len(value) for value in values} == {32}
+
+
+def test_a_prompt_in_scopes_that_end_within_blocks() -> None:
+    low, high, ids = scope("public"), scope("user"), list(range(11))
+    chain, found = of_prompt(ids, [(3, low), (6, low), (11, high)], bytes(32), 4)
+    assert [each for each, _ in found] == [low, high]
+    start, (first,) = begin(low, bytes(32), 4).extend(low, ids[:4])
+    onward, (second,) = start.extend(high, ids[4:8])
+    assert ([value for _, value in found], chain) == ([first, second], onward)
+    again, more = chain.extend(high, [*ids[8:], 11])
+    whole, all_of_it = of_prompt([*ids, 11], [(6, low), (12, high)], bytes(32), 4)
+    assert (again, more[0]) == (whole, all_of_it[2][1])
+
+
+def test_a_prompt_of_less_than_a_block_begins_under_its_last_scope() -> None:
+    low, high = scope("public"), scope("user")
+    chain, found = of_prompt([1, 2], [(1, low), (2, high)], bytes(32), 4)
+    assert (chain, found) == (begin(high, bytes(32), 4), ())
+    onward, (value,) = chain.extend(high, [1, 2, 3, 4])
+    assert of_prompt([1, 2, 3, 4], [(1, low), (4, high)], bytes(32), 4) == (
+        onward,
+        ((high, value),),
+    )
+
+
+def test_scopes_follow_one_another_to_the_end() -> None:
+    one = scope("user")
+    assert full_blocks((3, 3, 9, 16), 4) == (0, 0, 2, 2)
+    assert full_blocks((), 4) == ()
+    for scopes in ([], [(4, one)], [(8, one), (4, one), (5, one)]):
+        with pytest.raises(AssertionError):
+            of_prompt([1, 2, 3, 4, 5], scopes, bytes(32), 4)
 
 
 def test_keys_and_values_are_not_shown() -> None:
