@@ -17,11 +17,12 @@ class Row:
 
 @dataclass
 class MemoryStore:
-    """`failing`: the next change is refused.  `gate`: changes wait for it."""
+    """`failing`: changes are refused.  `gate`: changes say that they are `entered`, and wait for it."""
 
     rows: dict[tuple[str, int], Row] = field(default_factory=dict)
     failing: bool = False
     gate: asyncio.Event | None = None
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def load(self) -> Sequence[Row]:
         return list(self.rows.values())
@@ -41,6 +42,7 @@ class MemoryStore:
             self.rows[tenant, version] = Row(tenant, version, "", b"")
 
     async def _ready(self) -> None:
+        self.entered.set()
         if self.gate is not None:
             await self.gate.wait()
         if self.failing:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from security.keyring import Keyring, KeyringError, open_keyring
 from security.keyring_roots import add_root, drop_root
@@ -19,6 +20,7 @@ from security.keyring_tenants import (
     unwrap,
     wrap,
 )
+from tests.policies.scope import independent
 from tests.security.helpers import byte_source, run
 from tests.security.secrets_in_memory import MemoryStore, Row
 
@@ -46,6 +48,16 @@ def test_what_is_wrapped_comes_back_and_shows_nothing() -> None:
     assert ACME.secret not in row().wrapped
     assert len(row().wrapped) == 12 + 32 + 16
     assert "sss" not in repr(ACME)
+
+
+def test_the_envelope_is_the_documented_one() -> None:
+    """Key and associated data each bind the row, so that neither alone is what holds it."""
+    root = RING.root_ids[-1]
+    context = independent.enc(["acme", 1])
+    info = b"lockgate/v1" + b"\0\0\0\x0etenant-secrets" + len(context).to_bytes(4) + context
+    bound = independent.enc(["tenant-secrets", "acme", 1, root])
+    sealed = AESGCM(independent.hkdf(b"2" * 32, info)).encrypt(b"n" * 12, ACME.secret, bound)
+    assert row() == Row("acme", 1, root, b"n" * 12 + sealed)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +239,7 @@ def test_a_caller_who_goes_away_undoes_nothing() -> None:
         store = MemoryStore(gate=asyncio.Event())
         mine = secrets(store)
         caller = asyncio.ensure_future(mine.ensure("acme"))
-        await asyncio.sleep(0)
+        await store.entered.wait()
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):
             await caller
