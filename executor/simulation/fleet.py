@@ -16,8 +16,8 @@ from enum import StrEnum
 from math import ceil
 from zlib import crc32
 
-from executor.scheduler.fair import Fair, Tuning
-from executor.scheduler.protocol import Limits
+from executor.scheduler.fair import Fair
+from executor.scheduler.protocol import Limits, Scheduler
 from executor.simulation.engine import Engine
 from executor.simulation.machine import Machine
 from executor.simulation.outcome import Run
@@ -36,14 +36,58 @@ class Routing(StrEnum):
 class Gossiping(Fair[SimWork]):
     """Ours, that can be told what a tenant had elsewhere."""
 
+    @property
+    def remembered(self) -> int:
+        """Tenants of which it knows anything."""
+        return len(self._accounts.tenants)
+
     def elsewhere(self, tenant: str, device_ns: int) -> None:
         flow = self._accounts.tenants.get(tenant)
         if flow is not None and flow.holds:
             flow.charge(device_ns, flow.weight)
 
 
+Maker = Callable[[Limits], Scheduler[SimWork]]
+
+
+class Router:
+    """Where a request goes, by what is at each replica (None: that one is lost)."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._turn = 0
+
+    def place(self, request: Request, loads: Sequence[int | None]) -> int:
+        here = [load for load in loads if load is not None]
+        assert here, "no replica is left"
+        if self._routing is Routing.ROUND_ROBIN:
+            self._turn = (self._turn + 1) % len(loads)
+            while loads[self._turn] is None:
+                self._turn = (self._turn + 1) % len(loads)
+            return self._turn
+        if self._routing is Routing.PREFIX:
+            home = self._home(request, loads)
+            if (loads[home] or 0) <= ceil(_CROWDED * (sum(here) + 1) / len(here)):
+                return home
+        least = min(here)  # of several alike, another each time
+        try:
+            self._turn = loads.index(least, self._turn + 1)
+        except ValueError:
+            self._turn = loads.index(least)
+        return self._turn
+
+    @staticmethod
+    def _home(request: Request, loads: Sequence[int | None]) -> int:
+        """A lost one's goes to its neighbour, all others' stay where they are."""
+        home = crc32(f"{request.tenant}/{request.user}".encode()) % len(loads)
+        while loads[home] is None:
+            home = (home + 1) % len(loads)
+        return home
+
+
 class Fleet:
-    """`replicas` alike.  `gossip_ns`: None is never."""
+    """`replicas` alike.  `gossip_ns`: None is never.  `make`: a replica's scheduler; only `Gossiping`
+    hears of the others."""
 
     def __init__(
         self,
@@ -52,21 +96,20 @@ class Fleet:
         routing: Routing,
         gossip_ns: int | None = None,
         *,
-        tuning: Tuning | None = None,
+        make: Maker = Gossiping,
         limits: Limits | None = None,
         merge_ns: int | None = None,
     ) -> None:
         assert replicas >= 1
         assert gossip_ns is None or gossip_ns > 0
         limits = limits or machine.limits()
-        self._schedulers = [Gossiping(limits, tuning) for _ in range(replicas)]
+        self._schedulers = [make(limits) for _ in range(replicas)]
         self.engines = [
             Engine(machine, each, limits, merge_ns=merge_ns) for each in self._schedulers
         ]
         self._told: list[Counter[str]] = [Counter() for _ in range(replicas)]  # device ns by tenant
-        self._routing = routing
+        self._router = Router(routing)
         self._gossip_ns = gossip_ns
-        self._turn = 0
 
     def run(
         self,
@@ -85,7 +128,8 @@ class Fleet:
                 say(next_ns)
                 next_ns += gossip_ns
             self._advance(request.at_ns)
-            self.engines[self._place(request)].offer(request)
+            place = self._router.place(request, [engine.here for engine in self.engines])
+            self.engines[place].offer(request)
         while next_ns <= until_ns:
             self._gossip(next_ns)
             next_ns += gossip_ns
@@ -95,20 +139,6 @@ class Fleet:
         for engine in self.engines:
             if engine.now_ns < at_ns:
                 engine.run(at_ns)
-
-    def _place(self, request: Request) -> int:
-        loads = [engine.here for engine in self.engines]
-        if self._routing is Routing.ROUND_ROBIN:
-            self._turn = (self._turn + 1) % len(loads)
-            return self._turn
-        if self._routing is Routing.PREFIX:
-            home = crc32(f"{request.tenant}/{request.user}".encode()) % len(loads)
-            if loads[home] <= ceil(_CROWDED * (sum(loads) + 1) / len(loads)):
-                return home
-        least = min(loads)
-        self._turn += 1  # of several alike, another each time
-        alike = [index for index, load in enumerate(loads) if load == least]
-        return alike[self._turn % len(alike)]
 
     def _gossip(self, at_ns: int) -> None:
         """What each tenant had at each replica since the last time goes to all the others."""
@@ -120,6 +150,8 @@ class Fleet:
         for each in had:
             whole.update(each)
         for scheduler, mine in zip(self._schedulers, had, strict=True):
+            if not isinstance(scheduler, Gossiping):
+                continue
             for tenant, device_ns in whole.items():
                 if others_ns := device_ns - mine[tenant]:
                     scheduler.elsewhere(tenant, others_ns)
