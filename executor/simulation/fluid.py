@@ -129,7 +129,7 @@ class Replica:
         ended = []
         while self._ends and self._ends[0][0] <= self._steps + _NEAR:
             ends, _, row = heappop(self._ends)
-            if row.ends == ends and self.rows.get(row.work.ticket) is row:
+            if self._lives(ends, 0, row):
                 ended.append(row)
         for row in ended:
             self._settle(row)
@@ -151,13 +151,14 @@ class Replica:
             self.preemptions += 1
         for work in plan.admitted:
             self._begin(self.rows[work.ticket])
+        assert self._prompts or self._decoding, "work is here and nothing runs"
         return [self.rows[work.ticket] for work in (*plan.preempted, *plan.admitted)]
 
     def settle(self) -> None:
         """Charge all who run for what they had until now."""
-        for _, _, row in self._ends:
-            if row.ends and self.rows.get(row.work.ticket) is row:
-                self._settle(row)
+        for entry in self._ends:
+            if self._lives(*entry):
+                self._settle(entry[2])
         for row in self._prompts:
             self._settle_prompt(row)
 

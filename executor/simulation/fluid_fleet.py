@@ -64,7 +64,7 @@ class Loss:
 
 
 class Felt(NamedTuple):
-    """How a request ended.  Times from its first arrival on."""
+    """How a request ended.  `device_ns`: what it had where it was last."""
 
     request: Request
     ending: Ending
@@ -72,6 +72,12 @@ class Felt(NamedTuple):
     ended_ns: int
     replica: int
     tries: int
+    device_ns: int = 0
+
+    @property
+    def ttft_ns(self) -> int | None:
+        """From its first arrival on, however often its client came again."""
+        return None if self.first_ns is None else self.first_ns - self.request.at_ns
 
 
 class Sample(NamedTuple):
@@ -110,6 +116,7 @@ class _Life:
     replica: int = -1
     row: Row | None = None
     first_ns: int | None = None
+    device_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -263,6 +270,7 @@ class FluidFleet:
         self._loads[life.replica] = load - 1
         del self._lives[life.replica][life.ticket]
         life.first_ns = life.row.first_ns if life.first_ns is None else life.first_ns
+        life.device_ns = life.row.charged_ns
         life.row = None
 
     # A request
@@ -322,7 +330,10 @@ class FluidFleet:
         self._plan(now_ns + self._patience.pause_ns, _Happening.AGAIN, life)
 
     def _end(self, life: _Life, ending: Ending, now_ns: int) -> None:
-        self._ended(Felt(life.request, ending, life.first_ns, now_ns, life.replica, life.tries))
+        felt = Felt(
+            life.request, ending, life.first_ns, now_ns, life.replica, life.tries, life.device_ns
+        )
+        self._ended(felt)
 
     # All replicas
 

@@ -1,0 +1,211 @@
+"""What many replicas do to fairness and to those who wait: SCHEDULER.md §4's study, as functions.
+
+Traffic: ServeGen's clients at a time of day (Gamma and Weibull gaps, ten-minute windows), volumes by Zipf,
+five tenants a replica, lengths cut to what the machine holds; or, for shares that can be said beforehand,
+two sorts of tenant of which one has all its work under one prefix.  `load` counts in `SATURATED_PER_S` of
+such requests a replica.
+
+Refuses to know: files, tables, how long anything takes here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Final
+
+from executor.contract import Workload
+from executor.simulation.clients import Client, arrivals, resample
+from executor.simulation.fleet import Gossiping, Maker, Routing
+from executor.simulation.fluid_fleet import Felt, FluidFleet, Loss, Patience, Sample, Tally
+from executor.simulation.machine import A10G
+from executor.simulation.metrics_requests import Ending, percentile
+from executor.simulation.work import NS, Request
+from executor.simulation.workloads import even, merged, poisson
+
+SATURATED_PER_S: Final = 1.2  # of ServeGen's requests, by an A10G of which everything is wanted
+PLAIN_PER_S: Final = 1.9  # of requests of 256 and 256 tokens
+TENANTS: Final = 5  # a replica
+PROMPT_MAX: Final = 8000
+OUTPUT_MAX: Final = 1000
+CRITICAL: Final = "critical"
+EVENING_S: Final = 71_700.0  # five minutes before eight: a ten-minute window ends in most runs
+_AT_TEN: Final = 0.77  # of a day's mean, what the clients of m-large send in the evening
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    felt: Sequence[Felt]
+    samples: Sequence[Sample]
+    tally: Tally
+    replicas: int
+
+    def ttft_s(self, which: Callable[[Felt], bool] = lambda _: True) -> list[float]:
+        """Of those that got a first token."""
+        return [f.ttft_ns / NS for f in self.felt if f.ttft_ns is not None and which(f)]
+
+
+@dataclass(slots=True)
+class Play:
+    """A fleet and what befalls it."""
+
+    replicas: int
+    routing: Routing = Routing.LEAST_LOADED
+    gossip_s: float | None = None
+    make: Maker = Gossiping
+    classes: tuple[Workload, ...] = ()
+    patience: Patience | None = None
+    losses: Sequence[Loss] = ()
+    sample_s: float | None = None
+    samples: list[Sample] = field(default_factory=list)
+    felt: list[Felt] = field(default_factory=list)
+
+    def of(self, requests: Iterable[Request], until_s: float) -> Played:
+        fleet = FluidFleet(
+            A10G,
+            self.replicas,
+            self.routing,
+            _ns(self.gossip_s),
+            make=self.make,
+            limits=A10G.limits(self.classes),
+            patience=self.patience,
+            losses=self.losses,
+            ended=self.felt.append,
+            sampled=self.samples.append,
+            sample_ns=_ns(self.sample_s),
+        )
+        tally = fleet.run(requests, round(until_s * NS))
+        return Played(self.felt, self.samples, tally, self.replicas)
+
+
+def _ns(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * NS)
+
+
+def _rng(seed: int) -> Random:
+    return Random(seed)  # noqa: S311  # a simulation
+
+
+# Traffic
+
+
+def servegen(
+    clients: Sequence[Client],
+    replicas: int,
+    load: float,
+    until_s: float,
+    *,
+    seed: int = 1,
+    prefix: str = "",
+    tenants: int | None = None,
+    workload: str = "",
+) -> Iterator[Request]:
+    """Drawn as it is asked for."""
+    per_s = load * replicas * SATURATED_PER_S / _AT_TEN
+    sources = resample(clients, tenants or TENANTS * replicas, per_s, _rng(seed))
+    for each in arrivals(sources, until_s, EVENING_S):
+        output = min(each.output_tokens, OUTPUT_MAX)
+        yield Request(
+            round(each.at_s * NS),
+            prefix + each.tenant,
+            min(each.prompt_tokens, PROMPT_MAX),
+            output,
+            max_new_tokens=max(1024, output),
+            workload=workload,
+        )
+
+
+def two_sorts(replicas: int, until_s: float, each: int = 10) -> list[Request]:
+    """`each` wide tenants, of which every request has a prefix of its own, ask for twice what is due to
+    them; as many narrow ones, of which all have the same prefix, for just that.  Together 1.5 of all."""
+    due_per_s = replicas * PLAIN_PER_S / (2 * each)
+    narrow = [poisson(f"n{i}", due_per_s, until_s, _rng(i)) for i in range(each)]
+    wide = [
+        [
+            replace(one, user=f"u{number}")
+            for number, one in enumerate(poisson(f"w{i}", 2 * due_per_s, until_s, _rng(each + i)))
+        ]
+        for i in range(each)
+    ]
+    return merged([*narrow, *wide])
+
+
+def floods(replicas: int, load: float, until_s: float, count: int) -> list[Request]:
+    """`count` aggressors, together `load`, evenly."""
+    per_s = load * replicas * PLAIN_PER_S / count
+    return merged(even(f"a{i}", per_s, until_s, phase=0.1 + 0.8 * i / count) for i in range(count))
+
+
+def churn(per_hour: int, until_s: float, rng: Random) -> Iterator[Request]:
+    """New tenants all the time, each with two requests ten seconds apart."""
+    at_s, number, second = 0.0, 0, list[Request]()
+    while at_s < until_s:
+        at_s += rng.expovariate(per_hour / 3600)
+        while second and second[0].at_ns <= at_s * NS:
+            yield second.pop(0)
+        one = Request(round(at_s * NS), f"c{number}", rng.randint(16, 600), rng.randint(4, 120))
+        second.append(replace(one, at_ns=one.at_ns + 10 * NS))
+        number += 1
+        yield one
+
+
+# Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of tenants that waited all the time: device seconds over `over_s`.  `cost_max_s`: of one request."""
+
+    tenants: int
+    least_s: float
+    mean_s: float
+    most_s: float
+    over_s: float
+    cost_max_s: float
+
+    @property
+    def gap_s(self) -> float:
+        return self.most_s - self.least_s
+
+
+def spread(played: Played, last: int) -> Spread:
+    """Over the `last` samples."""
+    samples = played.samples[-last:]
+    whole = frozenset.intersection(*(each.backlogged for each in samples))
+    had: Counter[str] = Counter()
+    for each in samples:
+        had.update({tenant: each.device_ns[tenant] for tenant in whole})
+    amounts = [had[tenant] / NS for tenant in whole] or [0.0]
+    over_s = (samples[-1].at_ns - played.samples[-last - 1].at_ns) / NS
+    cost_max_s = max((each.device_ns for each in played.felt), default=0) / NS
+    return Spread(
+        len(whole), min(amounts), sum(amounts) / len(amounts), max(amounts), over_s, cost_max_s
+    )
+
+
+def part_of_due(played: Played, last: int, sort: str, each: int = 10) -> float:
+    """What tenants whose names begin so had of what is due to them: an equal part of all."""
+    had: Counter[str] = Counter()
+    for sample in played.samples[-last:]:
+        had.update(sample.device_ns)
+    mine = sum(amount for tenant, amount in had.items() if tenant.startswith(sort))
+    return mine / (sum(had.values()) / (2 * each)) / each
+
+
+def is_victim(felt: Felt) -> bool:
+    return not felt.request.tenant.startswith("a")
+
+
+def p(values: Sequence[float], percent: float) -> float:
+    return percentile(values, percent) if values else float("nan")
+
+
+def in_time(played: Played, ttft_s: float) -> float:
+    """Of all that arrived."""
+    met = sum(
+        each.ttft_ns is not None and each.ttft_ns <= ttft_s * NS and each.ending is Ending.FINISHED
+        for each in played.felt
+    )
+    return met / played.tally.arrived
