@@ -378,7 +378,8 @@ class Engine:
         self._out.say(key[0], seq.ended(cause, detail, retry_ms, displaced=displaced))
 
     def _lanes(self) -> list[Lane]:
-        return self._watch.lanes(self._scheduler.running, self._waiting, self._clock_ns())
+        scheduler = self._scheduler
+        return self._watch.lanes(lambda: scheduler.running, lambda: self._waiting, self._clock_ns)
 
     @property
     def failed(self) -> bool:
