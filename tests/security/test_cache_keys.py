@@ -10,9 +10,12 @@ import pytest
 from policies.scope import labels
 from policies.scope.labels import Document, Template, join_all
 from security.cache_keys import CacheKeys, derive, narrowing, tag
-from security.keyring_tenants import TenantSecret
+from security.keyring import Keyring, Purpose
+from security.keyring_tenants import SecretGone, TenantSecret, TenantSecrets
 from tests.policies.scope import independent
 from tests.policies.scope.test_chain import label
+from tests.security.helpers import byte_source, run
+from tests.security.secrets_in_memory import MemoryStore
 
 KNOWN = json.loads(independent.VECTORS.read_text())
 SECRET, PUBLIC, EPOCH = (bytes.fromhex(KNOWN[name]) for name in ("secret", "public", "epoch"))
@@ -56,6 +59,26 @@ def test_no_two_labels_share_a_key_or_a_tag_and_no_key_is_a_tag() -> None:
 def test_a_tenant_without_a_secret_has_no_key() -> None:
     with pytest.raises(KeyError):
         keys().scope(labels.user("initech", "idp", "peter"))
+
+
+def test_as_the_house_wires_it() -> None:
+    async def test() -> None:
+        ring = Keyring((b"1" * 32, b"2" * 32), b"e" * 16)
+        secrets = TenantSecrets(ring, MemoryStore(), rng=byte_source())
+        wired = CacheKeys(ring.derive(Purpose.CACHE_PUBLIC), ring.epoch, secrets.current)
+        alice = labels.user("acme", "idp", "alice")
+        with pytest.raises(SecretGone):
+            wired.scope(alice)
+        await secrets.ensure("acme")
+        first = wired.scope(alice)
+        await secrets.rotate("acme")
+        assert wired.scope(alice).key != first.key
+        await secrets.shred("acme")
+        with pytest.raises(SecretGone):
+            wired.scope(alice)
+        assert wired.scope(labels.public("chat", 1))
+
+    run(test())
 
 
 def test_an_epoch_has_a_length() -> None:

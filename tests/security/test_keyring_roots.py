@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from security.keyring import ROOTS_MAX, KeyringError, Purpose, open_keyring
+from security.keyring import ROOTS_MAX, KeyringError, Purpose, open_keyring, roots_text
 from security.keyring_roots import add_root, drop_root
 from tests.security.helpers import byte_source
 
@@ -61,8 +61,8 @@ def test_a_root_between_is_dropped_and_the_ends_never(tmp_path: Path) -> None:
 
 def test_there_is_a_bound(tmp_path: Path) -> None:
     path = made(tmp_path / "root.key")
-    for _ in range(ROOTS_MAX - 2):
-        add_root(path)
+    path.write_bytes(roots_text([byte_source(each)(32) for each in range(ROOTS_MAX - 1)]))
+    add_root(path)
     with pytest.raises(KeyringError, match="Drop those"):
         add_root(path)
     assert len(open_keyring(path).root_ids) == ROOTS_MAX
@@ -82,13 +82,13 @@ def test_a_file_with_one_bad_line_is_refused_whole(tmp_path: Path, twist: str) -
     path = made(tmp_path / "root.key")
     good = path.read_text()
     line = good.split("\n")[0] + "\n"
-    fresh = [f"lockgate-root-key-v1 {byte_source(n)(24).hex()[:43]}\n" for n in range(9)]
+    many = roots_text([byte_source(each)(32) for each in range(ROOTS_MAX + 1)]).decode()
     text = {
         "twice": good + line,
         "cut": good[:-3] + "\n",
         "blank": good + "\n",
         "foreign": good + "ssh-ed25519 AAAA\n",
-        "many": "".join(each.replace("\n", "")[:-1] + "A\n" for each in fresh),
+        "many": many,
     }[twist]
     path.write_text(text)
     with pytest.raises(KeyringError, match="not a Lockgate root key"):

@@ -74,7 +74,7 @@ def test_what_is_destroyed_is_in_no_file_while_the_store_is_open() -> None:
                     for v in (0, 1)
                 )
             )
-            gone = list(range(0, 60, 3))
+            gone = list(range(0, 60, 6))
             assert all(wrapped(2 * i) in bytes_on_disk(where) for i in gone)
             for i in gone:
                 await table.destroy(tenant=f"t{i:03}", versions=(0, 1))
