@@ -25,7 +25,7 @@ from random import Random
 from typing import Final
 
 from executor.cost import Rates, Share, StepTimes, TimeBudget
-from executor.scheduler.protocol import Limits, Moment, Scheduler
+from executor.scheduler.protocol import Charge, Limits, Moment, Scheduler
 from executor.simulation.machine import Machine
 from executor.simulation.work import SimWork
 
@@ -95,6 +95,7 @@ class Replica:
         self._ends: list[tuple[float, int, Row]] = []
         self._order = count()
         self._prompts: list[Row] = []
+        self._bill: list[Charge[SimWork]] = []
 
     @property
     def here(self) -> int:
@@ -114,6 +115,7 @@ class Replica:
         work = row.work
         del self.rows[work.ticket]
         self._stop(row)
+        self._pay()
         self.scheduler.remove(work)
         self._free += work.release()
 
@@ -161,6 +163,7 @@ class Replica:
                 self._settle(entry[2])
         for row in self._prompts:
             self._settle_prompt(row)
+        self._pay()
 
     def next_ns(self) -> int | None:
         """When something happens by itself: a row ends or a prompt is done."""
@@ -296,7 +299,13 @@ class Replica:
             row.charged_ns += own_ns
             row.lost += lost_ns
             self.had[row.work.tenant] += own_ns
-            self.scheduler.charge(row.work, own_ns, lost_ns)
+            self._bill.append((row.work, own_ns, lost_ns))
+
+    def _pay(self) -> None:
+        """Before anybody is asked or leaves."""
+        if self._bill:
+            self.scheduler.charge(self._bill)
+            self._bill.clear()
 
     def _is_short(self) -> bool:
         """Whether somebody might have to make room."""
