@@ -90,6 +90,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     wins over `min_tokens`.  `stop_token_ids` must hold the model's end tokens then.
     `part`: it belongs to a request of which another was submitted before; whether it can be in time was
     asked for that one.
+    `retry_key`: by which it is known when its client comes again after a refusal; opaque, made by the gateway
+    of more than what the client said, so no two principals have the same.
     `sibling`: the number of an earlier request of this connection with the same prompt, whose
     prompt need not be computed twice.  Where there is none such, it is as if none was named."""
 
@@ -104,6 +106,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     queue_ms_max: int | None = None
     grammar: Grammar | None = None
     sibling: int | None = None
+    retry_key: bytes | None = None
     part: bool = False
 
 

@@ -197,6 +197,7 @@ class Engine:
         self._deadlines.file(seq)
         for each in goes:
             soon_ms = self._foyer.retry_ms(each)
+            self._scheduler.turns_away(each, soon_ms, now_ns)
             self._end(each.key, Cause.BACKLOG, now_ns, _FULL, soon_ms, displaced=True)
 
     def _enqueue(self, seq: Sequence, now_ns: int) -> None:
@@ -209,6 +210,7 @@ class Engine:
             refused = self._scheduler.refuses(seq, self._moment(now_ns))
             if refused is not None:
                 retry_ms = refused.retry_ms
+                self._scheduler.turns_away(seq, retry_ms, now_ns)
                 self._end(seq.key, Cause.BACKLOG, now_ns, _LATE, retry_ms, queued=False)
                 return
         self._scheduler.add(seq, now_ns)

@@ -107,6 +107,10 @@ class Sequence:
         return self.job.max_new_tokens
 
     @property
+    def retry_key(self) -> bytes | None:
+        return self.job.retry_key
+
+    @property
     def todo(self) -> int:
         """Tokens known but not computed; at least one while it lives."""
         return len(self.tokens) - self.computed

@@ -84,13 +84,17 @@ class Accounts(Generic[W]):
         """Whether anything but backfill waits."""
         return self._main.tenants.waiting > 0
 
-    def open(self, work: W, band: Band[W]) -> Entry[W]:
+    def open(self, work: W, band: Band[W], place: int | None = None) -> Entry[W]:
+        """`place`: see `Entry`; None: its ticket."""
+        place = work.ticket if place is None else place
         who = (work.tenant, work.tenant_weight, work.user, work.user_weight)
         main = self._main.open(*who)
         if band.rank is Rank.BACKFILL:
             own = self._backfill.open(*who)
-            return Entry(work, work.ticket, band, band.weight, own.tenant, own.user, own, main)
-        return Entry(work, work.ticket, band, band.weight, main.tenant, main.user, main)
+            return Entry(
+                work, work.ticket, place, band, band.weight, own.tenant, own.user, own, main
+            )
+        return Entry(work, work.ticket, place, band, band.weight, main.tenant, main.user, main)
 
     def wait(self, entry: Entry[W]) -> None:
         """It joins the queue of its band."""
@@ -129,7 +133,7 @@ class Accounts(Generic[W]):
 
     def move(self, entry: Entry[W], band: Band[W], *, waits: bool) -> None:
         """Its class is another sort of class from now on."""
-        new = self.open(entry.work, band)
+        new = self.open(entry.work, band, entry.place)
         if new.main is not None:
             new.seat.charge(entry, max(0.0, entry.charged_ns - entry.measured_ns))
         if waits:

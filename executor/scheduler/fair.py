@@ -20,14 +20,15 @@ from functools import partial
 from heapq import heapify, heappop
 from typing import Final, Generic
 
+from executor.contract import Workload
 from executor.cost import Rates
 from executor.scheduler.accounts import Accounts, prompt_ns, terms_of
+from executor.scheduler.admission import Admission, Held
 from executor.scheduler.filling import Filling, Fit
-from executor.scheduler.foresight import Foresight
 from executor.scheduler.lanes import Band, Entry, Order, Place, Rank, Works, order_of, rank_of
 from executor.scheduler.locality import Window
 from executor.scheduler.prediction import Outputs
-from executor.scheduler.promises import Refusal, Room
+from executor.scheduler.promises import Refusal
 from executor.scheduler.protocol import Charge, Limits, Moment, Plan, W
 from executor.scheduler.reclaim import Allowance, able, for_growth, for_the_head, lost_ns
 from executor.scheduler.residency import Residency
@@ -63,7 +64,7 @@ class Fair(Generic[W]):
         self._bands: dict[str, Band[W]] = {}
         self._waiting: dict[int, Entry[W]] = {}
         self._running: dict[int, Entry[W]] = {}
-        self._foresight: Foresight[W] = Foresight(limits.block_tokens)
+        self._admission = Admission(limits, self._tuning.headroom, self._mean)
         self._step_ns = 0  # measured since the last plan
         self._contended = False  # somebody but backfill waited in the last plan
 
@@ -84,14 +85,14 @@ class Fair(Generic[W]):
         return len(self._waiting)
 
     def add(self, seq: W, now_ns: int) -> None:
-        self._queue(self._accounts.open(seq, self._band(seq.workload)))
+        place = self._admission.place(seq, self._held(seq).weight, now_ns)
+        self._queue(self._accounts.open(seq, self._band(seq.workload), place))
 
     def refuses(self, seq: W, moment: Moment) -> Refusal | None:
-        promised_ms = terms_of(self._limits.workloads, seq.workload).ttft_ms
-        if promised_ms is None:
-            return None
-        own = [one for one in self._running.values() if one.work.tenant == seq.tenant]
-        return self._foresight.refuses(seq, promised_ms, own, self._room(seq), moment)
+        return self._admission.refuses(seq, self._held(seq), moment)
+
+    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
+        self._admission.turns_away(seq, retry_ms, now_ns)
 
     def remove(self, seq: W) -> None:
         entry = self._waiting.pop(seq.ticket, None)
@@ -101,7 +102,7 @@ class Fair(Generic[W]):
             entry = self._running.pop(seq.ticket)
             self._end(entry)
             self._outputs.saw(seq.tenant, seq.user, seq.generated)
-        self._foresight.ends(entry)
+        self._admission.foresight.ends(entry)
         self._accounts.close(entry, self._bands.values())
 
     def charge(self, bill: Iterable[Charge[W]]) -> None:
@@ -116,20 +117,25 @@ class Fair(Generic[W]):
 
     def renew(self, limits: Limits) -> None:
         """Other terms for the classes from now on, also for what is here."""
-        self._limits = self._residency.limits = limits
+        self._limits = self._residency.limits = self._admission.limits = limits
         for name, band in self._bands.items():
             terms = terms_of(limits.workloads, name)
             if (rank_of(terms) is Rank.BACKFILL) == (band.rank is Rank.BACKFILL):
                 band.renew(terms)
                 continue
-            self._bands[name] = Band(terms)
-            for entry in (*self._waiting.values(), *self._running.values()):
+            new = self._bands[name] = _new(terms)
+            moved = [each for each in self._waiting.values() if each.band is band]
+            for entry in moved:
+                self._accounts.move(entry, new, waits=True)
+            for entry in self._running.values():
                 if entry.band is band:
-                    waits = entry.ticket in self._waiting
-                    self._accounts.move(entry, self._bands[name], waits=waits)
+                    self._accounts.move(entry, new, waits=False)
+            for tenant in {entry.tenant.key for entry in moved}:
+                if not self._residency.runs(tenant):
+                    new.rest(tenant)
 
     def plan(self, moment: Moment) -> Plan[W]:
-        self._foresight.hears(self.running, moment.now_ns)
+        self._admission.foresight.hears(self.running, moment.now_ns)
         self._residency.grow(self._running.values())
         self._residency.reckon(moment.free_blocks)
         self._earn()
@@ -159,7 +165,7 @@ class Fair(Generic[W]):
         self._accounts.wait(entry)
         if not self._residency.runs(entry.tenant.key):
             entry.band.rest(entry.tenant.key)
-        self._foresight.waits(entry, self._answer(entry.work))
+        self._admission.waits(entry)
 
     def _for_growth(self, alive: Seq[W]) -> W:
         entries = [self._running[seq.ticket] for seq in alive]
@@ -255,7 +261,7 @@ class Fair(Generic[W]):
         )
         known_ns = entry.charged_ns if work.preemptions else known_ns
         self._accounts.serve(entry, known_ns, self._bands.values(), filling.aside)
-        self._foresight.starts(entry)
+        self._admission.foresight.starts(entry)
         self._residency.begin(entry)
         for band in self._bands.values():
             band.resting.drop(entry.tenant.key)
@@ -268,16 +274,14 @@ class Fair(Generic[W]):
     def _answer(self, work: W) -> int:
         return self._outputs.expect(work.tenant, work.user, work.max_new_tokens)
 
-    def _room(self, work: W) -> Room:
-        """What the tenant of a newcomer may count on, whatever others do."""
+    def _mean(self, work: W) -> int:
+        return self._outputs.mean(work.tenant, work.user, work.max_new_tokens)
+
+    def _held(self, work: W) -> Held:
         tenants, known = self._accounts.tenants, self._accounts.tenants.get(work.tenant)
         others = tenants.weight - (known.weight if known is not None and known.holds else 0.0)
-        share = self._residency.share(work.tenant_weight, others + work.tenant_weight)
-        reserved = terms_of(self._limits.workloads, work.workload).reserved
-        sure = max(share, reserved)
-        need = self._limits.blocks(work.prompt_tokens + self._answer(work))
-        rows = min(self._limits.seqs, self._limits.blocks_total / need)
-        return Room(sure, max(1, int(sure * rows)), self._foresight.step_ns)
+        residency = self._residency
+        return Held(residency.rows, residency.peak, others + work.tenant_weight)
 
     def _share(self, entry: Entry[W]) -> float:
         return self._residency.share(entry.tenant.weight, self._accounts.tenants.weight)
@@ -366,8 +370,7 @@ class Fair(Generic[W]):
     def _band(self, name: str) -> Band[W]:
         band = self._bands.get(name)
         if band is None:
-            band = self._bands[name] = Band(terms_of(self._limits.workloads, name))
-            band.credit_ns = band.terms.reserved * _RESERVED_WINDOW_NS  # nothing of it was used
+            band = self._bands[name] = _new(terms_of(self._limits.workloads, name))
         return band
 
     def _earn(self) -> None:
@@ -382,5 +385,10 @@ class Fair(Generic[W]):
                 most = part * window_ns
                 band.credit_ns = max(-most, min(most, band.credit_ns + part * self._step_ns))
         self._allowance.earn(self._step_ns)
-        self._foresight.step_ns = self._step_ns or self._foresight.step_ns
         self._step_ns = 0
+
+
+def _new(terms: Workload) -> Band[W]:
+    band: Band[W] = Band(terms)
+    band.credit_ns = terms.reserved * _RESERVED_WINDOW_NS  # nothing of it was used
+    return band

@@ -51,6 +51,9 @@ class Fcfs(Generic[W]):
     def refuses(self, seq: W, moment: Moment) -> Refusal | None:
         """It promises nothing."""
 
+    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
+        """It keeps nothing of it."""
+
     def remove(self, seq: W) -> None:
         if not _take(self._running, seq):
             found = _take(self._waiting, seq)

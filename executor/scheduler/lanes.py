@@ -1,4 +1,4 @@
-"""Who waits: a band for each class of work, in it tenants, in these users, in these requests by ticket.
+"""Who waits: a band for each class of work, in it tenants, in these users, in these requests in the order in which they first came.
 
 Refuses to know: what is running, costs, room.
 """
@@ -18,7 +18,7 @@ from executor.contract import Workload
 from executor.scheduler.protocol import W
 from policies.fairness import Flow, Turns
 
-_ticket: Final = attrgetter("ticket")
+_place: Final = attrgetter("place")
 
 
 class Rank(IntEnum):
@@ -64,12 +64,14 @@ class Seat:
 
 @dataclass(slots=True, eq=False)
 class Entry(Generic[W]):
-    """A request inside a fair scheduler.  `charged_ns` is what its flows were charged for it: at first
+    """A request inside a fair scheduler.  `place` in the order of its user: its ticket, or the one that it
+    had before it was refused.  `charged_ns` is what its flows were charged for it: at first
     what it will probably cost, later what it has cost if that is more.  `seat` (`tenant` and `user`) is
     where it has its turn; backfill is charged at `main` too."""
 
     work: W
     ticket: int
+    place: int
     band: Band[W]
     weight: float  # of its class when it came
     tenant: Flow[str]
@@ -143,7 +145,7 @@ class Band(Generic[W]):
     def push(self, entry: Entry[W]) -> None:
         tenant, user = entry.tenant.key, entry.user.key
         queue = self._queues.setdefault((tenant, user), [])
-        insort(queue, entry, key=_ticket)
+        insort(queue, entry, key=_place)
         self.count += 1
         self._users.setdefault(tenant, Turns()).add(entry.user)
         self.tenants.add(entry.tenant)
@@ -151,7 +153,7 @@ class Band(Generic[W]):
     def remove(self, entry: Entry[W]) -> None:
         tenant, user = entry.tenant.key, entry.user.key
         queue = self._queues[tenant, user]
-        at = bisect_left(queue, entry.ticket, key=_ticket)
+        at = bisect_left(queue, entry.place, key=_place)
         assert queue[at] is entry, "removed twice"
         del queue[at]
         self.count -= 1

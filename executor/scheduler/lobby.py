@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic
 
-from executor.scheduler.promises import RETRY_MS_MAX, RETRY_MS_MIN
+from executor.scheduler.promises import told_ms
 from executor.scheduler.protocol import W
 
 _FIRST_GAP_NS: Final = 1e9  # between two that leave, before it is known
@@ -137,7 +137,7 @@ class Lobby(Generic[W]):
         tenant = self._tenants.get(work.tenant)
         others = max(0.0, self._weight - (0.0 if tenant is None else tenant.weight))
         part = work.tenant_weight / (others + work.tenant_weight)
-        return max(RETRY_MS_MIN, min(RETRY_MS_MAX, round(self._gap_ns / part / 1e6)))
+        return told_ms(self._gap_ns / part, work.ticket)
 
     @property
     def _is_over(self) -> bool:

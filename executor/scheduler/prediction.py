@@ -9,11 +9,21 @@ Refuses to know: requests, tokens' values.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
 
 KEPT: Final = 4096
 _KEEP: Final = 0.8
+_MANY: Final = 32
 _STRANGER_TOKENS: Final = 256
+
+
+class _Known(NamedTuple):
+    """`mean` and `deviation` of the last few, `long` of the last `_MANY` or so."""
+
+    mean: float
+    deviation: float
+    long: float
+    seen: int
 
 
 class Outputs:
@@ -23,26 +33,35 @@ class Outputs:
 
     def __init__(self, spread: float = 0.5) -> None:
         self._spread = spread
-        self._known: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
     def expect(self, tenant: str, user: str, max_new_tokens: int) -> int:
+        """Rather too much than too little: for what is set aside."""
         known = self._known.get((tenant, user))
         if known is None:
             return min(max_new_tokens, _STRANGER_TOKENS)
-        mean, deviation = known
-        return max(1, min(max_new_tokens, round(mean + self._spread * deviation)))
+        return max(1, min(max_new_tokens, round(known.mean + self._spread * known.deviation)))
+
+    def mean(self, tenant: str, user: str, max_new_tokens: int) -> int:
+        """For sums of many."""
+        known = self._known.get((tenant, user))
+        if known is None:
+            return min(max_new_tokens, _STRANGER_TOKENS)
+        return max(1, min(max_new_tokens, round(known.long)))
 
     def saw(self, tenant: str, user: str, tokens: int) -> None:
         key = (tenant, user)
         known = self._known.pop(key, None)
         if known is None:
-            self._known[key] = (float(tokens), 0.0)
+            self._known[key] = _Known(float(tokens), 0.0, float(tokens), 1)
         else:
-            mean, deviation = known
-            off = abs(tokens - mean)
-            self._known[key] = (
-                _KEEP * mean + (1 - _KEEP) * tokens,
-                _KEEP * deviation + (1 - _KEEP) * off,
+            off = abs(tokens - known.mean)
+            count = min(_MANY, known.seen + 1)
+            self._known[key] = _Known(
+                _KEEP * known.mean + (1 - _KEEP) * tokens,
+                _KEEP * known.deviation + (1 - _KEEP) * off,
+                known.long + (tokens - known.long) / count,
+                count,
             )
         if len(self._known) > KEPT:
             self._known.popitem(last=False)

@@ -59,6 +59,11 @@ class Work(Protocol):
     def user_weight(self) -> float: ...
 
     @property
+    def retry_key(self) -> bytes | None:
+        """By which it is known when it comes back after a refusal."""
+        ...
+
+    @property
     def since_ns(self) -> int:
         """When it last began to wait, or to run."""
         ...
@@ -172,7 +177,11 @@ class Scheduler(Protocol[W]):
     def add(self, seq: W, now_ns: int) -> None: ...
 
     def refuses(self, seq: W, moment: Moment) -> Refusal | None:
-        """Whether a newcomer's promise cannot be kept.  Asked before `add`."""
+        """Whether a newcomer's promise cannot be kept.  Asked before `add`; a question, and no more."""
+        ...
+
+    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
+        """A newcomer, or one that made room for another, was told to come back then."""
         ...
 
     def remove(self, seq: W) -> None:

@@ -170,6 +170,10 @@ class Residency(Generic[W]):
             need = self._unclaimed + limits.blocks(peak)
         return need - blocks, self.rows - len(without) + 1 - rows
 
+    def peak(self) -> Peak:
+        """What all that run will hold at most."""
+        return self._peak_without(())
+
     def _peak_without(self, gone: Collection[Entry[W]]) -> Peak:
         if self._peak is None:
             rows = [self._row(each) for each in self._running.values()]

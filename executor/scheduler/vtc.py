@@ -67,6 +67,9 @@ class Vtc(Generic[W]):
     def refuses(self, seq: W, moment: Moment) -> Refusal | None:
         """It promises nothing."""
 
+    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
+        """It keeps nothing of it."""
+
     def remove(self, seq: W) -> None:
         said = self._said.pop(seq.ticket, 0)
         at = bisect_left(self._running, seq.ticket, key=_ticket)

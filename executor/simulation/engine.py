@@ -79,7 +79,7 @@ class Engine:
     """`offer` requests, then `run`.  `jitter`: relative spread of the true step times, by `rng`.
     `learns`: rates are fitted to what is measured; else they stay what `times` says.  `waiting_max`: more
     wait never.  `probed`: at these parts of the time that a refused one was told to wait, it is asked
-    whether one just like it would be taken.  `merge_ns`: see `Run`."""
+    whether it would be taken.  `back`: at which part of it those who return do so.  `merge_ns`: see `Run`."""
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class Engine:
         rng: Random | None = None,
         waiting_max: int | None = None,
         probed: tuple[float, ...] = (),
+        back: float = 1.0,
         merge_ns: int | None = None,
     ) -> None:
         assert not jitter or rng is not None
@@ -108,6 +109,7 @@ class Engine:
         self._rng = rng
         self._lobby: Lobby[SimWork] = Lobby(Bounds(count=waiting_max or _MANY))
         self._probed = probed
+        self._back = back
         self._tickets = 0
         self._lives: dict[int, _Life] = {}
         self._events = 0
@@ -190,7 +192,7 @@ class Engine:
         refused = self._scheduler.refuses(work, self._moment())
         if refused is not None:
             self._note(life, Ending.OVER_SHARE, refused.retry_ms)
-            self._turned_away(request, refused.retry_ms)
+            self._turned_away(work, request, refused.retry_ms)
             return
         goes = self._lobby.displaces(work, 0)
         if work in goes:
@@ -208,9 +210,10 @@ class Engine:
             if after_ns is not None:
                 self._plan_event(request.at_ns + after_ns, what, request, work.ticket)
 
-    def _turned_away(self, request: Request, retry_ms: int) -> None:
+    def _turned_away(self, work: SimWork, request: Request, retry_ms: int) -> None:
+        self._scheduler.turns_away(work, retry_ms, self.now_ns)
         if request.returns:
-            at_ns = self.now_ns + retry_ms * 1_000_000
+            at_ns = self.now_ns + round(self._back * retry_ms * 1e6)
             again = replace(request, at_ns=at_ns, returns=request.returns - 1)
             self._plan_event(at_ns, Happening.ARRIVE, again)
         for part in self._probed:
@@ -218,11 +221,12 @@ class Engine:
             self._plan_event(at_ns, Happening.PROBE, request, self.now_ns, retry_ms)
 
     def _probe(self, event: _Event) -> None:
-        """Would one just like it be taken now?  `ticket`: when it was turned away."""
-        work = SimWork(event.request, -1, self.now_ns)
+        """Would it be taken now?  `ticket`: when it was turned away."""
+        work = SimWork(event.request, self._tickets, self.now_ns)
         taken = self._scheduler.refuses(work, self._moment()) is None
         part = (event.at_ns - event.ticket) / (event.retry_ms * 1e6)
-        self.seen.probes.append(Probe(event.retry_ms, round(part, 3), taken))
+        probe = Probe(event.at_ns, event.request, event.retry_ms, round(part, 3), taken)
+        self.seen.probes.append(probe)
 
     def _admit(self, work: SimWork) -> None:
         life = self._lives[work.ticket]

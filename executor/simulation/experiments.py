@@ -99,6 +99,7 @@ def play(
     until_s: float | None = None,
     step_ms_max: int = 200,
     probed: tuple[float, ...] = (),
+    back: float = 1.0,
 ) -> Run:
     """One run.  The published loop counts memory by the token and knows what will be said."""
     limits = machine.limits(workloads, step_ms_max=step_ms_max)
@@ -106,7 +107,7 @@ def play(
         requests = foretold(requests)
         tokens = limits.blocks_total * limits.block_tokens
         limits = replace(limits, block_tokens=1, blocks_total=tokens)
-    engine = Engine(machine, contender.make(limits), limits, probed=probed)
+    engine = Engine(machine, contender.make(limits), limits, probed=probed, back=back)
     return simulate(engine, requests, None if until_s is None else round(until_s * NS))
 
 

@@ -73,8 +73,10 @@ class Served(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """At `part` of the time that somebody was told to wait, another just like it was, or was not, taken."""
+    """At `part` of the time that somebody was told to wait, it would have been taken, or not."""
 
+    at_ns: int
+    request: Request
     retry_ms: int
     part: float
     taken: bool

@@ -74,6 +74,9 @@ class Published(Generic[W]):
         """It promises nothing."""
         return None
 
+    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
+        """It keeps nothing of it."""
+
     def remove(self, seq: W) -> None:
         if seq in self._running:
             self._running.remove(seq)

@@ -23,7 +23,7 @@ _BLOCKS_MAX: Final = 1 << 24  # of one request: its numbers never meet another's
 class Request:
     """`max_new_tokens` is what its client allows; it says `output_tokens` and ends.  `cancel_ns`: so
     long after its arrival the client leaves.  `queue_ns`: not begun by then, it expires.  `returns`: so
-    often its client comes again when it is told to, as a new request."""
+    often its client comes again when it is told to, by the same `retry_key` if it has one."""
 
     at_ns: int
     tenant: str
@@ -37,6 +37,7 @@ class Request:
     cancel_ns: int | None = None
     queue_ns: int | None = None
     returns: int = 0
+    retry_key: bytes | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.output_tokens <= self.max_new_tokens:
@@ -58,6 +59,7 @@ class SimWork:
         "max_new_tokens",
         "preemptions",
         "prompt_tokens",
+        "retry_key",
         "since_ns",
         "tenant",
         "tenant_weight",
@@ -74,6 +76,7 @@ class SimWork:
         self.tenant_weight = request.weight
         self.user = request.user
         self.user_weight = request.user_weight
+        self.retry_key = request.retry_key
         self.since_ns = now_ns
         self.prompt_tokens = request.prompt_tokens
         self.max_new_tokens = request.max_new_tokens

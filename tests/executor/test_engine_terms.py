@@ -99,7 +99,9 @@ def test_nobody_who_has_run_is_displaced() -> None:
     house.run()
     assert house.ended(1).cause is house.ended(2).cause is Cause.LENGTH
     assert house.ended(3).cause is house.ended(4).cause is Cause.BACKLOG, "each had its place"
-    assert not house.engine._scheduler._foresight._guesses, "nor is anything remembered of them"  # type: ignore[attr-defined]
+    assert not house.engine._scheduler._admission.foresight._guesses, (
+        "nor is anything remembered of them"
+    )  # type: ignore[attr-defined]
 
 
 def test_who_looks_sees_who_holds_the_executor_and_who_waits() -> None:

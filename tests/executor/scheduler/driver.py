@@ -40,6 +40,7 @@ class Job:
     tenant_weight: float = 1.0
     user: str = "u"
     user_weight: float = 1.0
+    retry_key: bytes | None = None
     since_ns: int = 0
     known: int = 0
     computed: int = 0

@@ -45,8 +45,8 @@ def test_what_is_kept_is_not_computed_charged_or_promised() -> None:
     long = house.add(tenant="a", prompt_tokens=1000, kept_tokens=960, length=1)
     other = house.add(tenant="b", prompt_tokens=40, length=1)
     flows = [house.fair._waiting[job.ticket].tenant for job in (long, other)]
-    waiting = house.fair._foresight._waiting
-    assert [ahead.prompt_tokens for key in waiting for ahead in waiting[key].values()] == [40, 40]
+    waiting = house.fair._admission.foresight._waiting
+    assert [one.ahead.prompt_tokens for key in waiting for one in waiting[key]] == [40, 40]
     plan = house.step()
     assert [(chunk.count, chunk.taken) for chunk in plan.chunks] == [(40, 60)]
     house.run()
