@@ -8,7 +8,7 @@ settled question 5).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from executor.contract import ClassSum, ExecutorLost, Overview
@@ -19,11 +19,10 @@ UNKNOWN = "?"  # work of a tenant that has left the directory
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`models`: what each executor showed, by the name of its model.  `names` by pseudonym.  `silent`: models
-    whose executor is not there, or did not say so in time."""
+    """`models`: what each executor showed, by the name of its model.  `silent`: models whose executor is not
+    there, or did not say so in time."""
 
     models: dict[str, Overview] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
 
     def sums(self) -> tuple[ClassSum, ...]:
@@ -53,7 +52,6 @@ def summed(sums: Sequence[ClassSum]) -> ClassSum:
 
 async def look(house: House, tenant: str | None = None) -> Seen:
     """All lanes, or one tenant's, which the executor is asked for by its pseudonym."""
-    names = house.directory.tenants() if tenant is None else (tenant,)
     whose = None if tenant is None else house.pseudonym(tenant)
     models: dict[str, Overview] = {}
     silent: list[str] = []
@@ -62,16 +60,22 @@ async def look(house: House, tenant: str | None = None) -> Seen:
             models[deployment.name] = await deployment.executor.look(whose)
         except ExecutorLost:
             silent.append(deployment.name)
-    return Seen(models, {house.pseudonym(name): name for name in names}, tuple(silent))
+    return Seen(models, tuple(silent))
 
 
-def queue_view(seen: Seen, *, operator: bool) -> dict[str, object]:
+def names(house: House, tenant: str | None) -> dict[str, str]:
+    """By pseudonym; of all tenants it takes some milliseconds a thousand."""
+    known = house.directory.tenants() if tenant is None else (tenant,)
+    return {house.pseudonym(name): name for name in known}
+
+
+def queue_view(seen: Seen, names: Mapping[str, str], *, operator: bool) -> dict[str, object]:
     """`classes` sums up all lanes, those that are too many to be listed (`left_out`) included."""
     lanes = [
         {
             "model": model,
             "service_class": lane.workload,
-            "tenant": seen.names.get(lane.tenant, UNKNOWN),
+            "tenant": names.get(lane.tenant, UNKNOWN),
         }
         | _numbers(lane, operator=operator)
         | ({"share_due": round(lane.due, 4)} if operator else {})

@@ -18,7 +18,7 @@ from gateway.api.admin_call import Call
 from gateway.api.wire import query
 from gateway.errors import from_deny, invalid, not_found
 from gateway.promises import COLUMNS, promises_view
-from gateway.queue import look, queue_view
+from gateway.queue import look, names, queue_view
 from gateway.quoting import fit
 from policies import access
 from policies.facts import Budget, Role
@@ -54,7 +54,9 @@ async def metrics(call: Call) -> object:
 async def queue(call: Call) -> object:
     """Who runs and who waits: all of it for operators, its own lanes for a tenant's administrator."""
     tenant = _watched(call, query(call.scope, frozenset({"tenant"})).get("tenant"))
-    return queue_view(await look(call.house, tenant), operator=access.may_operate(call.who))
+    seen = await look(call.house, tenant)
+    known = names(call.house, tenant)
+    return queue_view(seen, known, operator=access.may_operate(call.who))
 
 
 async def promises(call: Call) -> object:
