@@ -1,11 +1,12 @@
 """A machine from steps that were measured: what each of its terms takes, by least squares.
 
-    minimise Σ ((took − T̂) / T̂)²  over coefficients ≥ 0,  T̂ as `Machine.step_ns` has it
+    minimise Σ (took − T̂)² / T̂  over coefficients ≥ 0,  T̂ as `Machine.step_ns` has it
 
-Dividing by the fitted time, not by the measured one, keeps the fit from lying below what it is fitted
-to: relative errors sum to nothing, so a replay is neither faster nor slower as a whole.  Five terms have
-31 subsets: each is solved, and the best in which nothing is negative is the optimum itself.  A step that
-took `_STALL` times its fitted time was the host's doing, not the model's: set aside, and counted.
+Divided by the fitted time, all steps together take in T̂ what they took: a replay is neither faster nor
+slower as a whole.  (By its square, short steps would decide; by the measured time, the fit would lie
+below what it is fitted to.)  Five terms have 31 subsets: each is solved, and the best in which nothing is
+negative is the optimum itself.  A step that took `_STALL` times its fitted time was the host's doing, not
+the model's: set aside, and counted.
 
 Refuses to know: files, engines, who measured.  Source: SCHEDULER.md §4, validation (3).
 """
@@ -65,8 +66,8 @@ def fit(
     found: Terms = ()
     for _ in range(_ROUNDS):
         found = _least(
-            [tuple(each / about[i] for each in terms[i]) for i in kept],
-            [took[i] / about[i] for i in kept],
+            [tuple(each / sqrt(about[i]) for each in terms[i]) for i in kept],
+            [took[i] / sqrt(about[i]) for i in kept],
         )
         about = [max(1.0, _dot(found, each)) for each in terms]
         kept = [i for i in range(len(steps)) if took[i] < _STALL * about[i]]
