@@ -81,7 +81,8 @@ def targets(workloads: Sequence[Workload]) -> dict[str, Target]:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Of requests that say no class: the part of each that was asked for, and who has the rest."""
+    """Of requests that say no class: the part of each that was asked for, and who has the rest; None if
+    nobody takes it."""
 
     parts: Mapping[str, float]
     rest: str | None
@@ -110,7 +111,7 @@ def rule_of(words: Sequence[str], workloads: Sequence[Workload]) -> Rule:
     if whole > 1 + _SLACK:
         raise ClassError(f"the classes' parts come to {whole:g}; expected at most 1")
     if whole >= 1 - _SLACK:
-        return Rule(parts, None)
+        return Rule(parts, list(parts)[-1])
     turns = [each.name for each in workloads if each.weight is not None and not each.reserved]
     free = [name for name in turns if name not in parts] or turns
     return Rule(parts, free[0] if free else None)
@@ -129,10 +130,9 @@ def classed(
         )
     rng = Random(_SEED)  # noqa: S311  # a simulation, not a secret
     steps = list(zip(rule.parts, accumulate(rule.parts.values()), strict=True))
-    whole = rule.rest is None and bool(steps)
 
     def drawn() -> str:
-        at = rng.random() * (steps[-1][1] if whole else 1.0)
+        at = rng.random()
         name = next((name for name, upto in steps if at < upto), rule.rest)
         if name is None:
             raise ClassError(

@@ -102,14 +102,41 @@ def test_a_class_that_none_can_keep_decides_and_the_others_have_their_number() -
     assert sized.binding == ("now",)
 
 
+def test_the_terms_of_the_classes_are_kept_in_each_replica() -> None:
+    """A tenant's own work for later stands in the way of what it wants now, unless that has a part."""
+    flood = [Arrival(0.0, "ops", 100, 100, workload="later")] * 12
+    calls = [Arrival(0.5 + i, "ops", 100, 10, workload="now") for i in range(3)]
+    four_rows = replace(A10G, seqs=4)
+
+    def in_time(*workloads: Workload) -> float:
+        sized = plan_for(
+            [*flood, *calls],
+            four_rows,
+            {"now": Target(0.4)},
+            workloads=workloads,
+            replicas_max=1,
+        )
+        return sized.tried[1]["now"]
+
+    later = Workload(name="later", weight=None, floor=0.05)
+    assert in_time(Workload(name="now", reserved=0.3), later) == 1
+    assert in_time() < 1
+
+
 def test_what_is_refused_is_not_in_time() -> None:
-    """Its first token is promised in time by one replica to a few of a burst, and the rest are told so."""
+    """Of twenty at once whose first token is promised within a second, the machine says at once to whom
+    it could not keep that, and those who come later need not wait behind them."""
     burst = [Arrival(0.0, "t", 100, 30, workload="now")] * 20
-    promising = (Workload(name="now", ttft_ms=1000),)
-    sized = plan_for(
-        burst, ONE_ROW, {"now": Target(1.0)}, workloads=promising, replicas_max=1, part=0.5
-    )
-    assert 0 < sized.tried[1]["now"] < 0.5
+    later = [Arrival(4.0 + i, "t", 100, 30, workload="now") for i in range(4)]
+
+    def in_time(*workloads: Workload) -> float:
+        sized = plan_for(
+            [*burst, *later], ONE_ROW, {"now": Target(1.0)}, workloads=workloads, replicas_max=1
+        )
+        return sized.tried[1]["now"]
+
+    assert in_time() == pytest.approx(2 / 24)
+    assert 5 / 24 <= in_time(Workload(name="now", ttft_ms=1000)) < 9 / 24
 
 
 def test_a_plan_for_nothing_promised_is_refused() -> None:

@@ -277,7 +277,7 @@ def test_rows_that_say_no_class_are_given_one_by_parts(
 def test_without_terms_a_class_in_the_trace_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = document(capsys, "--trace", with_classes(tmp_path, ("critical", "")), *WORDS)
+    first = document(capsys, "--trace", with_classes(tmp_path, ("critical",)), *WORDS)
     assert first["tried"] == document(capsys, "--trace", mooncake(tmp_path), *WORDS)["tried"]
 
 
