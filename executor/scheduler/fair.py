@@ -24,6 +24,7 @@ from executor.contract import Workload
 from executor.cost import Rates
 from executor.scheduler.accounts import Accounts, prompt_ns, terms_of
 from executor.scheduler.admission import Admission, Held
+from executor.scheduler.batching import Gate
 from executor.scheduler.filling import Filling, Fit
 from executor.scheduler.lanes import Band, Entry, Order, Place, Rank, Works, order_of, rank_of
 from executor.scheduler.locality import Window
@@ -57,6 +58,7 @@ class Fair(Generic[W]):
     def __init__(self, limits: Limits, tuning: Tuning | None = None) -> None:
         self._tuning = tuning or Tuning()
         self._limits = limits
+        self._gate = Gate(limits.batching)
         self._accounts: Accounts[W] = Accounts(self._tuning.ahead_ms * 1e6)
         self._outputs = Outputs()
         self._residency: Residency[W] = Residency(limits, self._tuning.headroom)
@@ -140,7 +142,7 @@ class Fair(Generic[W]):
         self._residency.reckon(moment.free_blocks)
         self._earn()
         self._contended = self._accounts.contended
-        draft = Draft(self.running, self.waiting, moment, self._limits)
+        draft = Draft(self.running, self.waiting, moment, self._limits, self._gate)
         draft.grow(self._for_growth)
         put_out = [self._put_out(seq, moment.rates) for seq in draft.preempted]
         filling = Filling(draft, moment, self._victims)
@@ -232,6 +234,8 @@ class Fair(Generic[W]):
         found = draft.found(work)
         entry.shared_blocks = found.held
         entry.expected_tokens = max(work.known + 1, work.prompt_tokens + self._answer(work))
+        if not draft.invites(work):
+            return Fit.NO
         if not draft.alive:
             return Fit.YES if draft.fits(work) else Fit.NO
         if found.blocks and any(one.tenant.key == entry.tenant.key for one in filling.put_out):

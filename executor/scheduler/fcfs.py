@@ -12,6 +12,7 @@ from collections.abc import Sequence as Seq
 from operator import attrgetter
 from typing import Generic
 
+from executor.scheduler.batching import Gate
 from executor.scheduler.promises import Refusal
 from executor.scheduler.protocol import Charge, Limits, Moment, Plan, W
 from executor.scheduler.step import Draft, cheapest
@@ -22,10 +23,11 @@ _ticket = attrgetter("ticket")
 class Fcfs(Generic[W]):
     """Both queues in order of arrival."""
 
-    __slots__ = ("_running", "_waiting", "limits")
+    __slots__ = ("_gate", "_running", "_waiting", "limits")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self._gate = Gate(limits.batching)
         self._running: list[W] = []
         self._waiting: list[W] = []
 
@@ -60,13 +62,15 @@ class Fcfs(Generic[W]):
             assert found, "removed twice"
 
     def plan(self, moment: Moment) -> Plan[W]:
-        draft = Draft(self._running, self._waiting, moment, self.limits)
+        draft = Draft(self._running, self._waiting, moment, self.limits, self._gate)
         draft.grow(cheapest)
         for seq in draft.begun:
             if not draft.go_on(seq):
                 break
         for seq in self._waiting:
-            if not (draft.open and draft.fits(seq) and draft.admit(seq)):
+            if not draft.open:
+                break
+            if draft.invites(seq) and not (draft.fits(seq) and draft.admit(seq)):
                 break
         decided = draft.plan()
         for seq in decided.preempted:

@@ -19,7 +19,7 @@ from math import inf
 from typing import Final, Generic
 
 from executor.cost import Rates, TimeBudget
-from executor.scheduler.batching import newcomers
+from executor.scheduler.batching import Gate
 from executor.scheduler.protocol import (
     Chunk,
     Found,
@@ -43,10 +43,12 @@ class Draft(Generic[W]):
         "_budget",
         "_decoding",
         "_found",
+        "_gate",
         "_limits",
         "_pace",
         "_rates",
         "_readers",
+        "_time_left",
         "_wake_ns",
         "admitted",
         "alive",
@@ -59,12 +61,17 @@ class Draft(Generic[W]):
     )
 
     def __init__(
-        self, running: Seq[W], waiting: Collection[W], moment: Moment, limits: Limits
+        self,
+        running: Seq[W],
+        waiting: Collection[W],
+        moment: Moment,
+        limits: Limits,
+        gate: Gate,
     ) -> None:
         assert len(running) <= limits.seqs
-        self.open, self._wake_ns = newcomers(
-            limits.batching, len(running), waiting, limits.seqs, moment.now_ns
-        )
+        self._gate = gate
+        self._time_left = True
+        self.open, self._wake_ns = gate.opens(len(running), waiting, limits.seqs, moment.now_ns)
         self.alive = list(running)
         self.begun: list[W] = []
         self._decoding: list[W] = []
@@ -136,7 +143,13 @@ class Draft(Generic[W]):
         count = self._budget.take(seq.computed, seq.todo)
         if count > 0:
             self.fed.append(Chunk(seq, count))
+        else:
+            self._time_left = False
         return count > 0
+
+    def invites(self, seq: W) -> bool:
+        """Whether it may come in now as far as batches are concerned."""
+        return self.open > 0 and self._gate.invites(seq.ticket)
 
     @property
     def house_full(self) -> bool:
@@ -191,9 +204,12 @@ class Draft(Generic[W]):
                 self._pace = self._paced(seq)
             self.admitted.append(seq)
             self.open -= 1
+            self._gate.let_in(seq.ticket)
             self.fed.append(Chunk(seq, count, taken))
             if taken:
                 self.takers.add(seq.tenant)
+        else:
+            self._time_left = False
         return count > 0
 
     def _admission_blocks(self, seq: W) -> int:
@@ -202,6 +218,7 @@ class Draft(Generic[W]):
 
     def plan(self) -> Plan[W]:
         """Rows of one token first, as a Batch is."""
+        self._gate.settle(time_left=self._time_left)
         fed = sorted(self.fed, key=lambda chunk: chunk.count > 1)
         chunks = [Chunk(seq, 1) for seq in self._decoding]
         chunks += fed

@@ -17,6 +17,7 @@ from collections.abc import Sequence as Seq
 from operator import attrgetter
 from typing import Final, Generic
 
+from executor.scheduler.batching import Gate
 from executor.scheduler.promises import Refusal
 from executor.scheduler.protocol import Charge, Limits, Moment, Plan, W
 from executor.scheduler.step import Draft, cheapest
@@ -27,10 +28,11 @@ _ticket = attrgetter("ticket")
 
 
 class Vtc(Generic[W]):
-    __slots__ = ("_counters", "_last", "_queues", "_running", "_said", "limits")
+    __slots__ = ("_counters", "_gate", "_last", "_queues", "_running", "_said", "limits")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self._gate = Gate(limits.batching)
         self._counters: dict[str, float] = {}
         self._queues: dict[str, list[W]] = {}
         self._running: list[W] = []
@@ -84,17 +86,22 @@ class Vtc(Generic[W]):
 
     def plan(self, moment: Moment) -> Plan[W]:
         self._charge_output()
-        draft = Draft(self._running, self.waiting, moment, self.limits)
+        draft = Draft(self._running, self.waiting, moment, self.limits, self._gate)
         draft.grow(cheapest)
         for seq in draft.begun:
             if not draft.go_on(seq):
                 break
-        while self._queues and draft.open:
-            tenant = min(self._queues, key=lambda each: (self._counters[each], each))
+        able = set(self._queues)
+        while able and draft.open:
+            tenant = min(able, key=lambda each: (self._counters[each], each))
             seq = self._queues[tenant][0]
+            if not draft.invites(seq):
+                able.remove(tenant)
+                continue
             if not (draft.fits(seq) and draft.admit(seq)):
                 break
             self._leave(seq)
+            able &= self._queues.keys()
             insort(self._running, seq, key=_ticket)
             if not seq.preemptions:
                 self._pay(seq, PROMPT_WEIGHT * seq.prompt_tokens)
