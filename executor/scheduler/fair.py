@@ -49,7 +49,7 @@ class Tuning:
     headroom: float = 0.15
     recompute: float = 0.05
     ahead_ms: float = 20_000.0
-    locality_ms: float = 0.0
+    locality_ms: float = 3_000.0
 
 
 class Fair(Generic[W]):

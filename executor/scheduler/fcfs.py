@@ -67,7 +67,7 @@ class Fcfs(Generic[W]):
         for seq in draft.begun:
             if not draft.go_on(seq):
                 break
-        for seq in self._waiting:
+        for seq in self._order(draft):
             if not draft.open:
                 break
             if draft.invites(seq) and not (draft.fits(seq) and draft.admit(seq)):
@@ -80,6 +80,10 @@ class Fcfs(Generic[W]):
             self.remove(seq)
             insort(self._running, seq, key=_ticket)
         return decided
+
+    def _order(self, draft: Draft[W]) -> Seq[W]:
+        """Of those who wait."""
+        return self._waiting
 
     def renew(self, limits: Limits) -> None:
         self.limits = limits

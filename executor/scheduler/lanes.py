@@ -191,10 +191,12 @@ class Band(Generic[W]):
     def near(
         self, tenants: Seq[Flow[str]], slack: Callable[[str], float], most: int
     ) -> Iterator[Entry[W]]:
-        """`most` of what these have waiting, in order: of each tenant as many, of its users no further than
-        its `slack` behind the first, of each of them as many."""
-        each = max(1, most // len(tenants)) if tenants else 0
+        """`most` of what these have waiting, in order: half of them the first tenant's, of the rest half the
+        next one's; of its users no further than its `slack` behind the first, of each as many."""
+        spare = most - len(tenants)
         for tenant in tenants:
+            each = 1 + (spare + 1) // 2
+            spare -= each - 1
             users = self._users[tenant.key]
             first = users.first()
             assert first is not None

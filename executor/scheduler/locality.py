@@ -7,7 +7,8 @@ others' prompts, beside a request of each, however many there are and whatever t
 time leads the least by no more than lead_ns / W and its own largest request, where W is the weight of all
 that are here; between two backlogged tenants that adds 2·lead_ns / W to the gap over any interval (for
 two of weight 1: `lead_ns`).  Inside a tenant its users by the same rule, inside a user the first few.
-Nobody is passed so more than `PASSED_MAX` times, and nobody is put out or waited for so.
+Nobody is passed so more than `PASSED_MAX` times, and not at all who has nothing in flight: the first
+token of those is what a house can promise.  Nobody is put out or waited for so.
 
 Refuses to know: blocks, what is kept for whom, classes.  Source: DLPM; SCHEDULER.md §2, step 6, and §5
 (longest prefix first without a window starves those who have none).
@@ -63,8 +64,8 @@ class Window(Generic[W]):
             if self._found(entry) > most and self._is_looked_at(entry) and self._fits(entry):
                 chosen, most = entry, self._found(entry)
                 self._passed = before.copy()
-            if entry.outrun >= PASSED_MAX:
-                break  # who was passed so often is not passed again
+            if entry.outrun >= PASSED_MAX or entry.tenant.key in entry.band.resting:
+                break
             before.append(entry)
         return chosen
 

@@ -27,6 +27,7 @@ from executor.scheduler.protocol import Chunk, Limits, Moment, Scheduler, admiss
 from executor.simulation.machine import Machine
 from executor.simulation.metrics_requests import Ending
 from executor.simulation.outcome import Outcome, Probe, Run
+from executor.simulation.prefixes import Prefixes
 from executor.simulation.work import Request, SimWork
 
 _MANY: Final = 1 << 62
@@ -45,6 +46,7 @@ class _Life:
     """What a scheduler may not see of a request, and what is written down about it."""
 
     __slots__ = (
+        "cached",
         "device_ns",
         "dispatched_ns",
         "lost_ns",
@@ -62,6 +64,7 @@ class _Life:
         self.device_ns = 0
         self.lost_ns = 0
         self.recomputed = 0
+        self.cached = 0
 
 
 class _Event(NamedTuple):
@@ -110,6 +113,7 @@ class Engine:
         self._lobby: Lobby[SimWork] = Lobby(Bounds(count=waiting_max or _MANY))
         self._probed = probed
         self._back = back
+        self._prefixes = Prefixes(limits.block_tokens) if limits.prefixes else None
         self._tickets = 0
         self._lives: dict[int, _Life] = {}
         self._events = 0
@@ -186,7 +190,7 @@ class Engine:
         """As the live engine does: refused, or somebody makes room, or in."""
         room = self._limits.blocks_total * self._limits.block_tokens
         assert request.prompt_tokens + request.output_tokens <= room, "it never fits this machine"
-        work = SimWork(request, self._tickets, self.now_ns)
+        work = SimWork(request, self._tickets, self.now_ns, self._prefixes)
         self._tickets += 1
         life = _Life(request, work)
         refused = self._scheduler.refuses(work, self._moment())
@@ -222,7 +226,7 @@ class Engine:
 
     def _probe(self, event: _Event) -> None:
         """Would it be taken now?  `ticket`: when it was turned away."""
-        work = SimWork(event.request, self._tickets, self.now_ns)
+        work = SimWork(event.request, self._tickets, self.now_ns, self._prefixes)
         taken = self._scheduler.refuses(work, self._moment()) is None
         part = (event.at_ns - event.ticket) / (event.retry_ms * 1e6)
         probe = Probe(event.at_ns, event.request, event.retry_ms, round(part, 3), taken)
@@ -240,16 +244,21 @@ class Engine:
     def _step(self, chunks: Seq[Chunk[SimWork]]) -> None:
         limits = self._limits
         rows: list[Share] = []
+        for chunk in chunks if self._prefixes is not None else ():
+            if chunk.taken:
+                self._reuse(chunk.seq, chunk.taken)
         for chunk in chunks:
             work, count = chunk.seq, chunk.count
             start = work.computed
-            if not work.blocks:
+            if not work.blocks or chunk.taken:
                 self.free -= work.hold(limits.blocks(admission_tokens(work, limits)))
             elif (end := start + count) > len(work.blocks) * limits.block_tokens:
                 self.free -= work.hold(limits.blocks(end))
             lost = work.high_water - start
             rows.append(Share(count, start, min(count, lost) if lost > 0 else 0))
         assert self.free >= 0, "more blocks were promised than there are"
+        if self._prefixes is not None:
+            self._prefixes.shrink(self.free)
         took_ns = self._machine.step_ns(rows)
         if self._jitter:
             assert self._rng is not None
@@ -261,6 +270,12 @@ class Engine:
         self._results(chunks, gave)
         for tenant, (device_ns, prompt, output) in gave.items():
             self.seen.serve(self.now_ns, tenant, device_ns, prompt, output)
+
+    def _reuse(self, work: SimWork, count: int) -> None:
+        """It takes what was kept of its prompt."""
+        had = work.high_water
+        self.free -= work.take(count, self._limits.block_tokens)
+        self._lives[work.ticket].cached += max(0, work.computed - had)
 
     def _charge(
         self, chunks: Seq[Chunk[SimWork]], rows: Seq[Share], took_ns: int
@@ -284,6 +299,7 @@ class Engine:
                 ends = min(work.computed + row.new, work.prompt_tokens)
                 mine[1] += max(0, ends - work.high_water)
             work.advance(row.new)
+            work.keep(self._limits.block_tokens)
             life.device_ns += own_ns
             if row.lost:
                 life.lost_ns += lost_ns
@@ -330,6 +346,7 @@ class Engine:
                 lost_ns=life.lost_ns,
                 preemptions=life.work.preemptions,
                 recomputed_tokens=life.recomputed,
+                cached_tokens=life.cached,
                 generated=life.work.generated,
                 retry_ms=retry_ms,
             )

@@ -73,7 +73,8 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """`published`: the published twins take part too.  `reported`: what papers say of it."""
+    """`published`: the published twins take part too; `beside`: others that always do.  `reported`: what
+    papers say of it."""
 
     name: str
     what: str
@@ -81,13 +82,15 @@ class Experiment:
     bars: tuple[Bar, ...] = ()
     published: bool = False
     reported: str = ""
+    beside: tuple[Contender, ...] = ()
 
     def contenders(self, names: Collection[str]) -> list[Contender]:
-        return [
+        named = (
             each
             for each in CONTENDERS.values()
             if each.name.rstrip("*") in names and (self.published or not each.published)
-        ]
+        )
+        return [*named, *self.beside]
 
 
 def play(
@@ -98,11 +101,12 @@ def play(
     workloads: tuple[Workload, ...] = (),
     until_s: float | None = None,
     step_ms_max: int = 200,
+    prefixes: bool = False,
     probed: tuple[float, ...] = (),
     back: float = 1.0,
 ) -> Run:
     """One run.  The published loop counts memory by the token and knows what will be said."""
-    limits = machine.limits(workloads, step_ms_max=step_ms_max)
+    limits = machine.limits(workloads, step_ms_max=step_ms_max, prefixes=prefixes)
     if contender.published:
         requests = foretold(requests)
         tokens = limits.blocks_total * limits.block_tokens

@@ -1,8 +1,7 @@
 """Who feels what: E2, E8, E9, E12, E13, E14 of SCHEDULER.md §3.
 
-Not here: E10 (no prompt's blocks are kept for another request yet).  In E11 a `Retry-After` is right if its
-request, by its key, would still be refused at 75 % of the time that it was told, and if its client, who comes
-when it is told, has been taken by 125 % of it.
+In E11 a `Retry-After` is right if its request, by its key, would still be refused at 75 % of the time that it
+was told, and if its client, who comes when it is told, has been taken by 125 % of it.
 
 Refuses to know: files, tables.  Source: SCHEDULER.md §3.
 """

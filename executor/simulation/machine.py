@@ -64,6 +64,7 @@ class Machine:
         *,
         step_ms_max: int = 200,
         step_tokens_max: int = 2048,
+        prefixes: bool = False,
     ) -> Limits:
         """As `engine_limits` derives them for a live engine."""
         return Limits(
@@ -74,6 +75,7 @@ class Machine:
             step_ms_max=step_ms_max,
             step_tokens_max=step_tokens_max,
             workloads=workloads,
+            prefixes=prefixes,
         )
 
 

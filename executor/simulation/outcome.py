@@ -19,7 +19,7 @@ from executor.simulation.work import NS, Request
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`times_ns`: when each of its tokens was said, or the first and the last.  `retry_ms`: what it was told when it was refused."""
+    """`times_ns`: when each of its tokens was said, or the first and the last.  `cached_tokens`: of its prompt, that were taken and not computed.  `retry_ms`: what it was told when it was refused."""
 
     ticket: int
     request: Request
@@ -31,6 +31,7 @@ class Outcome:
     lost_ns: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0
+    cached_tokens: int = 0
     generated: int = 0
     retry_ms: int | None = None
 

@@ -118,6 +118,7 @@ def of_trace(
             max_new_tokens=max(allowed_tokens, each.output_tokens),
             weight=(weights or {}).get(each.tenant, 1.0),
             workload=each.workload,
+            prefix=each.prefix,
         )
         for each in arrivals
     ]

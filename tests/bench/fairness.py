@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from executor.simulation.experiments import Contender, Experiment, Figures
+from executor.simulation.experiments_locality import e10
 from executor.simulation.experiments_sharing import e1, e3, e4, e5, e6, e7
 from executor.simulation.experiments_waiting import e2, e8, e9, e11, e12, e13, e14
 from executor.simulation.traces import read
@@ -19,7 +20,7 @@ from tests.bench.show import columns
 
 ARENA: Final = "vtc_arena27_10min.csv"
 POLICIES: Final = ("fcfs", "vtc", "fair")
-NAMES: Final = ("E1", "E2", "E3", "E4", "E5", "E6", "E7", "E8", "E9", "E11", "E12", "E13", "E14")
+NAMES: Final = tuple(f"E{number}" for number in range(1, 15))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ def experiments(names: Iterable[str], traces: Path) -> list[Experiment]:
         "E7": e7,
         "E8": e8,
         "E9": e9,
+        "E10": e10,
         "E11": e11,
         "E12": e12,
         "E13": e13,

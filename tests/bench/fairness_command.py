@@ -2,9 +2,7 @@
 counters and ours side by side, and which bars hold; with `--engine`, those of them that the real engine
 can tell on a CPU.
 
-A name with a star is the published loop with an oracle for lengths; the bars that name VTC mean that.
-Not in it: E10 (nothing of a prompt is kept for others yet).
-"""
+A name with a star is the published loop with an oracle for lengths; the bars that name VTC mean that."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -24,20 +25,30 @@ def house_of(limits: Limits, locality_ms: float, true: Rates | None = None) -> H
     return House(limits, fair) if true is None else House(limits, fair, true)
 
 
-def order(house: House) -> list[int]:
-    """Tickets as they began, until nothing is left."""
-    begun: list[int] = []
-    while house.alive:
-        begun += [job.ticket for job in house.step().admitted]
-    return begun
+def busy(locality_ms: float, tenants: int) -> House:
+    """Each tenant has an answer that goes on; beside those there is one row."""
+    house = house_of(replace(ONE_BY_ONE, seqs=tenants + 1, blocks_total=8000), locality_ms)
+    for n in range(tenants):
+        house.add(tenant=f"t{n}", length=2000, max_new_tokens=2000)
+        house.step()
+    return house
 
 
 def test_the_longest_that_is_kept_goes_first_within_the_window() -> None:
-    for locality_ms, expected in ((0.0, [0, 1, 2, 3]), (1e6, [2, 1, 0, 3])):
-        house = house_of(ONE_BY_ONE, locality_ms)
-        for number, kept in enumerate((0, 32, 96, 0)):
-            house.add(tenant=f"t{number}", prompt_tokens=100, kept_tokens=kept, length=1)
-        assert order(house) == expected
+    for locality_ms, expected in ((0.0, [3, 2, 1, 0]), (1e6, [0, 1, 3, 2])):
+        house = busy(locality_ms, 4)
+        for n, kept in enumerate((96, 32, 0, 0)):
+            house.add(tenant=f"t{n}", prompt_tokens=100, kept_tokens=kept, length=1)
+        begun = [int(job.tenant[1]) for _ in range(40) for job in house.step().admitted]
+        assert begun == expected
+
+
+def test_who_has_nothing_in_flight_is_not_passed() -> None:
+    house = busy(1e6, 3)
+    house.add(tenant="new", prompt_tokens=100, length=1)
+    house.add(tenant="t1", prompt_tokens=100, kept_tokens=96, length=1)
+    house.fair._waiting[house.made[-1].ticket].tenant.start += 1.0
+    assert [job.tenant for job in house.step().admitted] == ["new"]
 
 
 def test_what_is_kept_is_not_computed_charged_or_promised() -> None:
@@ -55,32 +66,31 @@ def test_what_is_kept_is_not_computed_charged_or_promised() -> None:
 
 def test_08_who_has_nothing_kept_is_never_starved() -> None:
     """Others' prompts are all kept, there are always more of them, and the window is as wide as can be."""
-    house = house_of(ONE_BY_ONE, 1e9)
-    cold = None
-    for step in range(400):
+    house = busy(1e9, 5)
+    cold, began = None, 0
+    for step in range(500):
         for n in range(4):
             house.keep(3, f"t{n}", prompt_tokens=100, kept_tokens=96, length=1)
         if step % 100 == 50:
-            cold = house.add(tenant="cold", prompt_tokens=100, length=1)
+            cold = house.add(tenant="t4", prompt_tokens=100, length=1)
             began = sum(job.began_step is not None for job in house.made)
         house.step()
-        if cold is not None and cold.ends:
+        if cold is not None and cold.began_step is not None:
             passed = sum(job.began_step is not None for job in house.made) - began - 1
-            assert 0 < passed <= PASSED_MAX + len(["t0", "t1", "t2", "t3"])
+            assert PASSED_MAX / 2 < passed <= PASSED_MAX + 4
             cold = None
     assert cold is None, "it never came in"
 
 
 def test_08_inside_a_user_nobody_is_passed_for_ever() -> None:
-    house = house_of(ONE_BY_ONE, 1e9)
-    house.keep(2, "t", prompt_tokens=100, length=1)
-    cold = house.made[1]
-    steps = 0
-    while not cold.ends and steps < 100:
-        steps += 1
-        house.keep(6, "t", prompt_tokens=100, kept_tokens=96, length=1)
-        house.step()
-    assert PASSED_MAX / 2 < steps <= 2 * PASSED_MAX + 2
+    house = busy(1e9, 1)
+    house.keep(2, "t0", prompt_tokens=100, length=1)
+    cold = house.made[-1]
+    passed = 0
+    while cold.began_step is None and passed < 100:
+        house.keep(6, "t0", prompt_tokens=100, kept_tokens=96, length=1)
+        passed += len(house.step().admitted)
+    assert PASSED_MAX / 2 < passed <= PASSED_MAX + 2
 
 
 def kept_prompts(
@@ -133,7 +143,7 @@ def leads(seed: int, steps: int) -> list[float]:
 def test_06_nobody_goes_before_others_who_are_further_behind_than_the_window() -> None:
     seen = leads(10, 120)
     assert max(seen) <= 1 + 1e-9
-    assert sum(lead > 0.01 for lead in seen) > 20, "the window is not used"
+    assert sum(lead > 0.01 for lead in seen) > 10, "the window is not used"
 
 
 def test_06_gap_grows_by_no_more_than_the_window() -> None:

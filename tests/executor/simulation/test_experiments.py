@@ -22,6 +22,7 @@ from executor.simulation.experiments import (
     slope,
     tuned,
 )
+from executor.simulation.experiments_locality import e10
 from executor.simulation.experiments_sharing import e1, e3, e4, e5, e6, e7
 from executor.simulation.experiments_waiting import e2, e8, e9, e11, e12, e13, e14
 from executor.simulation.metrics import Service
@@ -85,6 +86,7 @@ ALL: Mapping[str, Callable[[], Experiment]] = {
     "E7": e7,
     "E8": e8,
     "E9": e9,
+    "E10": e10,
     "E11": e11,
     "E12": e12,
     "E13": e13,
