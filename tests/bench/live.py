@@ -83,6 +83,9 @@ class Recorder:
     def refuses(self, seq: Seq, moment: Moment) -> Refusal | None:
         return self._inner.refuses(seq, moment)
 
+    def turns_away(self, seq: Seq, retry_ms: int, now_ns: int) -> None:
+        self._inner.turns_away(seq, retry_ms, now_ns)
+
     def remove(self, seq: Seq) -> None:
         self._inner.remove(seq)
 
