@@ -64,7 +64,6 @@ from executor.totals import Totals
 from executor.watch import Watch
 
 FAILURES_MAX: Final = 3
-_FULL: Final = "as many requests wait already as may"
 _LATE: Final = "it would not start in the time that its class is promised"
 _log = structlog.get_logger()
 
@@ -186,7 +185,7 @@ class Engine:
         seq = Sequence(key, job, self._tickets, now_ns)
         goes = self._foyer.displaces(seq)
         if seq in goes:
-            self._out.say(owner, seq.ended(Cause.BACKLOG, _FULL, self._foyer.retry_ms(seq)))
+            self._out.say(owner, seq.ended(*self._foyer.refused(seq)))
             return
         self._tickets += 1
         self._seqs[key] = seq
@@ -196,9 +195,9 @@ class Engine:
             return
         self._deadlines.file(seq)
         for each in goes:
-            soon_ms = self._foyer.retry_ms(each)
-            self._scheduler.turns_away(each, soon_ms, now_ns)
-            self._end(each.key, Cause.BACKLOG, now_ns, _FULL, soon_ms, displaced=True)
+            cause, why, retry_ms = self._foyer.refused(each)
+            self._scheduler.turns_away(each, retry_ms, now_ns)
+            self._end(each.key, cause, now_ns, why, retry_ms, displaced=True)
 
     def _enqueue(self, seq: Sequence, now_ns: int) -> None:
         if self._foyer.hold(seq):

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from typing import Final
 
+from executor.contract import Cause
 from executor.grammar.seats import Seats
 from executor.scheduler.lobby import Bounds, Lobby
 from executor.sequence import Key, Sequence, held_bytes
 from executor.siblings import Siblings
+
+_FULL: Final = "as many requests wait already as may"
 
 
 class Foyer:
@@ -65,6 +69,8 @@ class Foyer:
         pending = self._seats.forget(seq)
         return self._siblings.forget(seq) or pending
 
-    def retry_ms(self, seq: Sequence) -> int:
-        """When there will be a place for one like it."""
-        return self._lobby.retry_ms(seq)
+    def refused(self, seq: Sequence) -> tuple[Cause, str, int]:
+        """Who is to blame for that it finds no place, or has to go, and when there will be one: its own
+        tenant, unless nothing of that is here."""
+        cause = Cause.BACKLOG if self._lobby.knows(seq.tenant) else Cause.OVERLOADED
+        return cause, _FULL, self._lobby.retry_ms(seq)

@@ -89,6 +89,10 @@ class Lobby(Generic[W]):
     def count(self) -> int:
         return self._count
 
+    def knows(self, tenant: str) -> bool:
+        """Whether anything of it waits here."""
+        return tenant in self._tenants
+
     def displaces(self, newcomer: W, size: int) -> list[W]:
         """Who goes so that a newcomer that holds `size` bytes can come in; it alone if it is the one.
         Nothing changes."""

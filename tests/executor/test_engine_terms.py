@@ -98,10 +98,10 @@ def test_nobody_who_has_run_is_displaced() -> None:
     house.submit(job(4, PROMPT, **share("a")))
     house.run()
     assert house.ended(1).cause is house.ended(2).cause is Cause.LENGTH
-    assert house.ended(3).cause is house.ended(4).cause is Cause.BACKLOG, "each had its place"
-    assert not house.engine._scheduler._admission.foresight._guesses, (
-        "nor is anything remembered of them"
-    )  # type: ignore[attr-defined]
+    assert house.ended(3).cause is Cause.OVERLOADED, "it had nothing here: no fault of its own"
+    assert house.ended(4).cause is Cause.BACKLOG
+    admission = house.engine._scheduler._admission  # type: ignore[attr-defined]
+    assert not admission.foresight._guesses, "nor is anything remembered of them"
 
 
 def test_who_looks_sees_who_holds_the_executor_and_who_waits() -> None:
