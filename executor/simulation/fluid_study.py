@@ -10,7 +10,7 @@ Refuses to know: files, tables, how long anything takes here.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -21,7 +21,8 @@ from executor.simulation.clients import Client, arrivals, resample
 from executor.simulation.fleet import Gossiping, Maker, Routing
 from executor.simulation.fluid_fleet import Felt, FluidFleet, Loss, Patience, Sample, Tally
 from executor.simulation.machine import A10G
-from executor.simulation.metrics_requests import Ending, percentile
+from executor.simulation.metrics import attained, due
+from executor.simulation.metrics_requests import percentile
 from executor.simulation.work import NS, Request
 from executor.simulation.workloads import even, merged, poisson
 
@@ -62,7 +63,8 @@ class Play:
     samples: list[Sample] = field(default_factory=list)
     felt: list[Felt] = field(default_factory=list)
 
-    def of(self, requests: Iterable[Request], until_s: float) -> Played:
+    def of(self, requests: Iterable[Request], until_s: float, drain_s: float = 0.0) -> Played:
+        """Requests until then; what is left may end in `drain_s` more."""
         fleet = FluidFleet(
             A10G,
             self.replicas,
@@ -76,7 +78,8 @@ class Play:
             sampled=self.samples.append,
             sample_ns=_ns(self.sample_s),
         )
-        tally = fleet.run(requests, round(until_s * NS))
+        whole = (each for each in requests if each.at_ns < until_s * NS)
+        tally = fleet.run(whole, round((until_s + drain_s) * NS))
         return Played(self.felt, self.samples, tally, self.replicas)
 
 
@@ -139,13 +142,14 @@ def floods(replicas: int, load: float, until_s: float, count: int) -> list[Reque
 
 
 def churn(per_hour: int, until_s: float, rng: Random) -> Iterator[Request]:
-    """New tenants all the time, each with two requests ten seconds apart."""
-    at_s, number, second = 0.0, 0, list[Request]()
+    """New tenants all the time, each with two small requests ten seconds apart."""
+    at_s, number = 0.0, 0
+    second: deque[Request] = deque()
     while at_s < until_s:
         at_s += rng.expovariate(per_hour / 3600)
         while second and second[0].at_ns <= at_s * NS:
-            yield second.pop(0)
-        one = Request(round(at_s * NS), f"c{number}", rng.randint(16, 600), rng.randint(4, 120))
+            yield second.popleft()
+        one = Request(round(at_s * NS), f"c{number}", rng.randint(16, 100), rng.randint(2, 20))
         second.append(replace(one, at_ns=one.at_ns + 10 * NS))
         number += 1
         yield one
@@ -185,6 +189,24 @@ def spread(played: Played, last: int) -> Spread:
     )
 
 
+def parts_of_due(played: Played, requests: Iterable[Request]) -> list[float]:
+    """By tenant, what it had of the max-min fair part of all, ascending; 1 at most.  What a request that
+    did not end would have cost is taken from those that did, by its tokens."""
+    had: Counter[str] = Counter()
+    for sample in played.samples:
+        had.update(sample.device_ns)
+    ended_ns = sum(each.device_ns for each in played.felt)
+    prompts_ns = A10G.token_ns * sum(each.request.prompt_tokens for each in played.felt)
+    outputs = sum(each.request.output_tokens for each in played.felt)
+    output_ns = max(0.0, ended_ns - prompts_ns) / max(1, outputs)
+    asked: dict[str, float] = {}
+    for each in requests:
+        cost_ns = A10G.token_ns * each.prompt_tokens + output_ns * each.output_tokens
+        asked[each.tenant] = asked.get(each.tenant, 0.0) + cost_ns
+    parts = attained(had, due(asked, sum(had.values())))
+    return sorted(min(1.0, part) for part in parts.values())
+
+
 def part_of_due(played: Played, last: int, sort: str, each: int = 10) -> float:
     """What tenants whose names begin so had of what is due to them: an equal part of all."""
     had: Counter[str] = Counter()
@@ -204,8 +226,5 @@ def p(values: Sequence[float], percent: float) -> float:
 
 def in_time(played: Played, ttft_s: float) -> float:
     """Of all that arrived."""
-    met = sum(
-        each.ttft_ns is not None and each.ttft_ns <= ttft_s * NS and each.ending is Ending.FINISHED
-        for each in played.felt
-    )
+    met = sum(each.ttft_ns is not None and each.ttft_ns <= ttft_s * NS for each in played.felt)
     return met / played.tally.arrived
