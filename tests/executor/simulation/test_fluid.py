@@ -66,6 +66,16 @@ def test_two_share_their_steps() -> None:
     assert at.had["t"] == pytest.approx(at.busy_ns, abs=4)
 
 
+def test_who_comes_beside_others_waits_for_half_a_step() -> None:
+    """A prompt of a whole chunk, 1,879 tokens beside one that decodes: told half a step of two later."""
+    at = replica(PLAIN)
+    put(at, 0, 1890, 100)
+    at.advance(at.next_ns() or 0)
+    row = put(at, 1, 1879, 1)
+    at.advance(at.next_ns() or 0)
+    assert row.first_ns == pytest.approx(200 * MS + 199.9 * MS + 6 * MS, abs=10)
+
+
 def test_a_step_grows_with_its_context() -> None:
     """1,000 tokens of context and one more a step: Σ (11 ms + 1 µs · (1,001 + i))."""
     at = replica(GROWS)

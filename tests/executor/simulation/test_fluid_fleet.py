@@ -130,9 +130,10 @@ def test_a_kept_ticket_makes_coming_again_harmless() -> None:
 
 def test_who_has_had_enough_gives_up_once() -> None:
     for keeps in (True, False):
-        felt, tally = run(
-            crowd(), replicas=1, until_s=120.0, patience=Patience(2 * NS, 2, NS, keeps=keeps)
-        )
+        samples: list[Sample] = []
+        patience = Patience(2 * NS, 2, NS, keeps=keeps)
+        felt, tally = run(crowd(), replicas=1, until_s=20.0, patience=patience, samples=samples)
+        assert (samples[-1].waiting, samples[-1].tenants) == (0, 0)
         assert ends_once(felt, crowd())
         gone = [each for each in felt if each.ending is Ending.CANCELLED]
         assert {(each.first_ns, each.tries) for each in gone} == {(None, 2)}
@@ -185,6 +186,15 @@ def narrow_part(gossip_ns: int | None, seconds: float = 45.0) -> float:
     for each in samples[int(seconds / 3) :]:
         had.update(each.device_ns)
     return had["narrow"] / sum(had.values())
+
+
+def test_one_replica_has_nothing_to_hear() -> None:
+    """Its own work is not charged again, whoever had how much of it."""
+    requests = [Request(i, f"t{i % 5}", 60 * (1 + i % 5), 40) for i in range(60)]
+    assert (
+        run(requests, gossip_ns=NS // 4, replicas=1)[0]
+        == run(requests, gossip_ns=None, replicas=1)[0]
+    )
 
 
 def test_gossip_makes_many_replicas_fair() -> None:
