@@ -120,6 +120,11 @@ class Sequence:
         return len(self.tokens) - self.prompt_tokens
 
     @property
+    def pooled(self) -> int:
+        """There is no pool of kept blocks."""
+        return 0
+
+    @property
     def prompt_done(self) -> int:
         """Prompt tokens that have keys and values, or had them before a preemption."""
         return min(self.high_water, self.prompt_tokens)

@@ -79,9 +79,7 @@ class Entry(Generic[W]):
     seat: Seat
     main: Seat | None = None
     expected_tokens: int = 0
-    shared_blocks: int = (
-        0  # that others held when it was looked at: no more memory is taken by them
-    )
+    shared_blocks: int = 0  # that others hold, or a pool: they take no memory
     committed_blocks: int = 0
     charged_ns: float = 0.0
     measured_ns: int = 0

@@ -87,6 +87,12 @@ class Work(Protocol):
     def blocks(self) -> Collection[int]: ...
 
     @property
+    def pooled(self) -> int:
+        """Of its blocks the first so many, which belong to a pool beside this memory: no memory comes free
+        with them, nor was any taken for them."""
+        ...
+
+    @property
     def todo(self) -> int:
         """Known, not computed.  0 while it waits for something else than this model."""
         ...

@@ -72,9 +72,14 @@ class Residency(Generic[W]):
                 self._commit(entry, self.blocks(entry))
 
     def reckon(self, free_blocks: int) -> None:
-        """What is shared is counted for whom it was first held by; when that one has ended, the others
-        hold it still."""
+        """What went to the pool since is no longer held.  What is shared is counted for whom it was first
+        held by; when that one has ended, the others hold it still."""
         self._unclaimed = 0
+        for entry in self._running.values() if self.limits.prefixes else ():
+            if entry.work.pooled > entry.shared_blocks:
+                self._sharers += entry.shared_blocks == 0
+                entry.shared_blocks = entry.work.pooled
+                self._commit(entry, self.blocks(entry))
         if self._sharers:
             counted = sum(
                 len(one.work.blocks) - one.shared_blocks for one in self._running.values()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from typing import Final, Generic
 
@@ -113,7 +113,7 @@ class Draft(Generic[W]):
         """Put `seq`, of whose prompt this step computes nothing, back into the queue."""
         self.free += self.freed(seq)
         assert self._readers is not None
-        self._readers.subtract(seq.blocks)
+        self._readers.subtract(_own(seq))
         for rows in (self.alive, self.begun, self._decoding):
             if seq in rows:
                 rows.remove(seq)
@@ -123,9 +123,9 @@ class Draft(Generic[W]):
     def freed(self, seq: W) -> int:
         """Blocks that would come free with it: those that nobody else reads."""
         if self._readers is None:
-            self._readers = Counter(chain.from_iterable(each.blocks for each in self.alive))
+            self._readers = Counter(chain.from_iterable(map(_own, self.alive)))
         readers = self._readers
-        return sum(readers[block] == 1 for block in seq.blocks)
+        return sum(readers[block] == 1 for block in _own(seq))
 
     def found(self, seq: W) -> Found:
         found = self._found.get(seq.ticket)
@@ -236,6 +236,10 @@ def growth(decoding: Seq[Work], limits: Limits) -> Iterator[int]:
     for seq in decoding:
         if seq.computed >= (held := len(seq.blocks)) * size:
             yield limits.blocks(seq.computed + 1) - held
+
+
+def _own(seq: Work) -> Iterator[int]:
+    return islice(seq.blocks, seq.pooled, None)
 
 
 def strictest_ns(seqs: Seq[Work], limits: Limits, least_ns: float = 0.0) -> float:

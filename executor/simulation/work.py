@@ -108,6 +108,11 @@ class SimWork:
             )
 
     @property
+    def pooled(self) -> int:
+        """What is kept rests in the same memory."""
+        return 0
+
+    @property
     def todo(self) -> int:
         return self.known - self.computed
 

@@ -47,6 +47,8 @@ class Job:
     high_water: int = 0
     preemptions: int = 0
     kept_tokens: int = 0
+    pool: bool = False
+    pooled: int = 0
     blocks: range = range(0)
     began_step: int | None = None
     came_step: int = 0
@@ -65,9 +67,15 @@ class Job:
         return self.known - self.prompt_tokens
 
     def found(self, block_tokens: int) -> Found:
-        """Kept in its own blocks, which rest until it is let in."""
+        """Kept in a pool, or in its own blocks, which rest until it is let in."""
         kept = min(self.kept_tokens, self.known - 1) // block_tokens
-        return Found(kept, kept)
+        return Found(kept, 0 if self.pool else kept)
+
+    def let_go(self) -> int:
+        """Hold nothing; how much memory that is."""
+        held = len(self.blocks) - self.pooled
+        self.blocks, self.pooled = range(0), 0
+        return held
 
     def hold(self, count: int) -> int:
         """Own `count` blocks from now on; how many more that is."""
@@ -136,8 +144,7 @@ class House:
         self.watch("remove", job)
         self.queue.remove(job)
         self.watch("/remove", job)
-        self.free += len(job.blocks)
-        job.blocks = range(0)
+        self.free += job.let_go()
 
     def step(self) -> Plan[Job]:
         rates = self.times.rates
@@ -155,8 +162,8 @@ class House:
         self.plan = plan
         self.watch("/plan", None)
         for job in plan.preempted:
-            self.free += len(job.blocks)
-            job.blocks, job.computed, job.since_ns = range(0), 0, self.now_ns
+            self.free += job.let_go()
+            job.computed, job.since_ns = 0, self.now_ns
             job.preemptions += 1
         for job in plan.admitted:
             assert not job.blocks
@@ -168,6 +175,7 @@ class House:
                 assert not chunk.seq.computed
                 chunk.seq.computed = chunk.taken * self.limits.block_tokens
                 chunk.seq.high_water = max(chunk.seq.high_water, chunk.seq.computed)
+                self._pool(chunk.seq)
         if plan.chunks:
             self._run(plan)
         self.steps += 1
@@ -205,6 +213,7 @@ class House:
             job = chunk.seq
             job.computed += chunk.count
             job.high_water = max(job.high_water, job.computed)
+            self._pool(job)
             self.served_ns[job.tenant] += own_ns
             self.by_job_ns[job.ticket] += own_ns
             self.lost_ns += lost_ns
@@ -216,6 +225,14 @@ class House:
             job.known += 1
             if job.generated == job.length or job.known > self.room_tokens:
                 self.end(job)
+
+    def _pool(self, job: Job) -> None:
+        """What is computed of its prompt belongs to the pool, if there is one."""
+        if job.pool:
+            job.kept_tokens = max(job.kept_tokens, min(job.computed, job.prompt_tokens))
+            pooled = min(job.computed, job.kept_tokens) // self.limits.block_tokens
+            self.free += pooled - job.pooled
+            job.pooled = pooled
 
     def _judge(self, plan: Plan[Job], decodes: list[Job], rates: Rates) -> None:
         """Invariants 10 and 11, and what a plan must be at all."""
@@ -247,7 +264,7 @@ class House:
         running, waiting = list(self.queue.running), list(self.queue.waiting)
         here = sorted(job.ticket for job in (*running, *waiting))
         assert here == sorted(self.alive), "somebody was lost, or is there twice"
-        held = sum(len(job.blocks) for job in running)
+        held = sum(len(job.blocks) - job.pooled for job in running)
         assert self.free == self.limits.blocks_total - held, "blocks were lost"
         assert not any(job.blocks for job in waiting)
         assert len(running) <= self.limits.seqs

@@ -72,8 +72,9 @@ def play(
     jobs_max: int = 30,
     locality_ms: float = 0.0,
     kept: bool = False,
+    pool: bool = False,
 ) -> House:
-    """One history to its end.  `kept`: of some prompts the start is."""
+    """One history to its end.  `kept`: of some prompts the start is, in a `pool` or not."""
     rng = Random(seed)
     keeps = Random(seed)
     house = house_of(rng, locality_ms)
@@ -103,6 +104,7 @@ def play(
                 user_weight=rng.choice([1.0, 1.0, 1e-6, 1e9]),
                 workload=rng.choice(names),
                 prompt_tokens=prompt,
+                pool=pool,
                 kept_tokens=keeps.choice([0, prompt // 2, prompt]) if kept else 0,
                 length=length,
                 max_new_tokens=rng.choice([length, length + 20, 1000]),
@@ -225,7 +227,7 @@ def reclaims(*, needed: bool = True, allowed: bool = True) -> Iterator[list[int]
             spare = 0 if draft.alive else draft._limits.watermark_blocks
             blocks = max(
                 rules[0] + fair._residency.blocks(last),
-                machine[0] + len(last.work.blocks) + spare,
+                machine[0] + len(last.work.blocks) - last.work.pooled + spare,
             )
             assert max(rules[1], machine[1]) + 1 > 0 or blocks > 0, "one more than was needed"
         return found

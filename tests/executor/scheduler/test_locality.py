@@ -10,6 +10,7 @@ import pytest
 
 from executor.cost import Rates
 from executor.scheduler.fair import Fair, Tuning
+from executor.scheduler.fcfs import Fcfs
 from executor.scheduler.locality import PASSED_MAX
 from executor.scheduler.protocol import Limits
 from tests.executor.scheduler.driver import House, Job, limits
@@ -166,13 +167,36 @@ def test_where_nothing_is_kept_a_window_changes_nothing() -> None:
     assert ROOMY.prefixes is False
 
 
-@pytest.mark.parametrize("seed", (0, 3, 14, 33))
-def test_the_invariants_hold_with_prompts_that_are_kept(seed: int) -> None:
-    house = play(seed, start_times, idle_room, locality_ms=100.0, kept=True)
-    assert all(each.ends == 1 for each in house.made)
+@pytest.mark.parametrize("pool", (False, True))
+def test_the_invariants_hold_with_prompts_that_are_kept(pool: bool) -> None:
+    for seed in (0, 3, 14, 33):
+        house = play(seed, start_times, idle_room, locality_ms=100.0, kept=True, pool=pool)
+        assert all(each.ends == 1 for each in house.made)
 
 
 @pytest.mark.slow
 def test_three_hundred_histories_with_prompts_that_are_kept() -> None:
     for seed in range(5000, 5300):
-        play(seed, start_times, idle_room, locality_ms=10 ** (seed % 6), kept=True)
+        play(
+            seed, start_times, idle_room, locality_ms=10 ** (seed % 6), kept=True, pool=seed % 2 > 0
+        )
+
+
+def test_what_went_to_the_pool_makes_room_and_none_comes_back_with_it() -> None:
+    house = house_of(limits(workloads=(), blocks_total=64, prefixes=True), 0.0)
+    for n in range(3):
+        house.add(tenant=f"t{n}", prompt_tokens=800, pool=True, length=60)
+    house.run(400)
+    assert min(job.ends for job in house.made) == 1
+    assert house.made[1].began_step is not None
+    assert house.made[1].began_step < 40, "it waited for what was not held any more"
+
+
+def test_13_who_is_put_out_frees_what_the_pool_does_not_have() -> None:
+    """First come first served, which puts out whoever is cheapest; all grow at once, again and again."""
+    small = limits(workloads=(), block_tokens=4, blocks_total=40, watermark_blocks=0)
+    house = House(small, Fcfs(small))
+    for n in range(12):
+        house.add(prompt_tokens=16, kept_tokens=16 * (n % 2), pool=True, length=60)
+    house.run()
+    assert sum(job.preemptions for job in house.made) > 5
