@@ -271,7 +271,7 @@ class Fair(Generic[W]):
             band.resting.drop(entry.tenant.key)
         self._running[entry.ticket] = entry
         entry.passed = entry.outrun = 0
-        filling.passed()
+        filling.passed(entry)
 
     # Room
 

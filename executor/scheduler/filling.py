@@ -119,11 +119,11 @@ class Filling(Generic[W]):
         if waited_for or len(self.blocked) == BLOCKED_MAX:
             self._stopped = True
 
-    def passed(self) -> None:
-        """Another was let in before those who are blocked."""
+    def passed(self, entry: Entry[W]) -> None:
+        """It was let in before those who are blocked."""
         if self.window is not None:
-            self.window.let_in()
-        for entry in self.blocked:
-            entry.passed += 1
-            if entry.passed >= PASSED_MAX:
+            self.window.let_in(entry)
+        for each in self.blocked:
+            each.passed += 1
+            if each.passed >= PASSED_MAX:
                 self._stopped = True

@@ -195,6 +195,9 @@ class Band(Generic[W]):
         for tenant in tenants:
             each = 1 + (spare + 1) // 2
             spare -= each - 1
+            if each == 1:
+                yield self.head(tenant.key)
+                continue
             users = self._users[tenant.key]
             first = users.first()
             assert first is not None

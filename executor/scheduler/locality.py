@@ -29,7 +29,7 @@ PASSED_MAX: Final = 16
 
 
 class Window(Generic[W]):
-    """Of one step.  `found`: how much is kept of its prompt.  `fits`: whether it can come in as things
+    """Of one step; those that are near are gathered again where the first is none of them.  `found`: how much is kept of its prompt.  `fits`: whether it can come in as things
     are.  `turns`: of a class, the tenants that are looked at."""
 
     __slots__ = ("_accounts", "_fits", "_found", "_lead_ns", "_near", "_passed", "_place", "_turns")
@@ -50,18 +50,22 @@ class Window(Generic[W]):
         self._turns = turns
         self._found = found
         self._fits = fits
-        self._near: list[Entry[W]] = []  # gathered once, until one is let in
+        self._near: list[Entry[W]] = []
         self._passed: list[Entry[W]] = []
 
     def choose(self, first: Entry[W], bands: Collection[Band[W]]) -> Entry[W]:
         """`first` in order of all `bands`, or who goes before it."""
+        until = first.tenant.start + self._accounts.lead(first, self._lead_ns)
         if first not in self._near:
-            self._near = self._gather(first, bands)
+            self._near = self._gather(first, until, bands)
+        self._near.sort(key=self._place)
         chosen, most = first, self._found(first)
         before: list[Entry[W]] = []
         self._passed = []
         for entry in self._near[self._near.index(first) :]:
-            if self._found(entry) > most and self._is_looked_at(entry) and self._fits(entry):
+            if entry.tenant.start > until:
+                break  # one of it was let in meanwhile
+            if self._found(entry) > most and self._is_near(entry) and self._fits(entry):
                 chosen, most = entry, self._found(entry)
                 self._passed = before.copy()
             if entry.outrun >= PASSED_MAX or entry.tenant.key in entry.band.resting:
@@ -69,18 +73,25 @@ class Window(Generic[W]):
             before.append(entry)
         return chosen
 
-    def let_in(self) -> None:
-        """The chosen one."""
-        for entry in self._passed:
-            entry.outrun += 1
-        self._near, self._passed = [], []
+    def let_in(self, entry: Entry[W]) -> None:
+        """The chosen one, or one that was begun before."""
+        for each in self._passed:
+            each.outrun += 1
+        self._passed = []
+        if entry in self._near:
+            self._near.remove(entry)
 
-    def _is_looked_at(self, entry: Entry[W]) -> bool:
-        return entry.tenant.key in self._turns(entry.band)
+    def _is_near(self, entry: Entry[W]) -> bool:
+        """In its class and among the users of its tenant."""
+        tenant = entry.tenant.key
+        lead = self._accounts.user_lead(entry, tenant, self._lead_ns)
+        return (
+            tenant in self._turns(entry.band)
+            and entry.user.start <= entry.band.user_start(tenant) + lead
+        )
 
-    def _gather(self, first: Entry[W], bands: Collection[Band[W]]) -> list[Entry[W]]:
-        """Those that are near, in order of their place."""
-        until = first.tenant.start + self._accounts.lead(first, self._lead_ns)
+    def _gather(self, first: Entry[W], until: float, bands: Collection[Band[W]]) -> list[Entry[W]]:
+        """Those that are near, in order of their place: half of them of several tenants."""
 
         def slack(tenant: str) -> float:
             return self._accounts.user_lead(first, tenant, self._lead_ns)
@@ -88,7 +99,7 @@ class Window(Generic[W]):
         near: list[Entry[W]] = []
         for band in bands:
             if (order_of(band), band.is_backfill) == (order_of(first.band), first.band.is_backfill):
-                tenants = self._turns(band).within(until, LOOKED_MAX)
+                tenants = self._turns(band).within(until, LOOKED_MAX // 2)
                 near += band.near(tenants, slack, LOOKED_MAX)
         near.sort(key=self._place)
         return near[:LOOKED_MAX]

@@ -96,7 +96,7 @@ def pass_for_ever(patch: Patch) -> None:
         filling.blocked.append(head)
 
     patch.setattr(Filling, "block", block)
-    patch.setattr(Filling, "passed", lambda _: None)
+    patch.setattr(Filling, "passed", lambda *_: None)
 
 
 def keep_nothing_for_the_reserved(patch: Patch) -> None:
