@@ -32,7 +32,10 @@ from executor.contract import (
     Message,
     ModelCard,
     Overview,
+    Purged,
+    Quota,
     Ready,
+    Revoked,
     Submit,
     Turn,
     Workload,
@@ -121,6 +124,15 @@ class ExecutorProcess:
 
     def set_terms(self, workloads: tuple[Workload, ...]) -> None:
         self._socket.set_terms(workloads)
+
+    def set_quotas(self, quotas: tuple[Quota, ...]) -> None:
+        self._socket.set_quotas(quotas)
+
+    async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
+        return await self._socket.revoke(tags, snapshot)
+
+    async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
+        return await self._socket.purge(owner, labels)
 
     async def look(self, tenant: str | None = None) -> Overview:
         return await self._socket.look(tenant)

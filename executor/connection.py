@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic_ns
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -30,8 +30,14 @@ from executor.contract import (
     Message,
     ModelCard,
     Overview,
+    Purge,
+    Purged,
+    Quota,
+    Quotas,
     Ready,
     Report,
+    Revoke,
+    Revoked,
     Submit,
     Terms,
     Workload,
@@ -39,6 +45,7 @@ from executor.contract import (
 from executor.turn import MailboxTurn
 from executor.wire import WireError, encode_command, read_message
 
+T = TypeVar("T")
 ABORT_WAIT_S: Final = 10.0
 LOOK_WAIT_S: Final = 5.0
 _UNSENT_BYTES_MAX: Final = 64 * 2**20
@@ -54,6 +61,9 @@ class _Connection:
         self._minted = 0
         self._open = True
         self._looks: dict[str | None, asyncio.Future[Overview | None]] = {}
+        self._orders = 0
+        self._revokes: dict[int, asyncio.Future[Revoked | None]] = {}
+        self._purges: dict[int, asyncio.Future[Purged | None]] = {}
 
     @property
     def turns(self) -> int:
@@ -77,6 +87,24 @@ class _Connection:
 
     def renew(self, workloads: tuple[Workload, ...]) -> None:
         self._writer.write(encode_command(Terms(workloads=workloads)))
+
+    def ration(self, quotas: tuple[Quota, ...]) -> None:
+        self._writer.write(encode_command(Quotas(quotas=quotas)))
+
+    def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> asyncio.Future[Revoked | None]:
+        """None when the connection ends first."""
+        self._orders += 1
+        told = self._revokes[self._orders] = asyncio.get_running_loop().create_future()
+        order = Revoke(number=self._orders, tags=tags, snapshot=snapshot)
+        self._writer.write(encode_command(order))
+        return told
+
+    def purge(self, owner: str | None, labels: tuple[bytes, ...]) -> asyncio.Future[Purged | None]:
+        self._orders += 1
+        told = self._purges[self._orders] = asyncio.get_running_loop().create_future()
+        order = Purge(number=self._orders, owner=owner, labels=labels)
+        self._writer.write(encode_command(order))
+        return told
 
     def look(self, tenant: str | None) -> asyncio.Future[Overview | None]:
         """What the next report will show, the same for all who ask for `tenant` until it comes; None when
@@ -109,16 +137,31 @@ class _Connection:
         for each in report.overviews:
             if (looked := self._looks.pop(each.tenant, None)) is not None:
                 looked.set_result(each)
+        for gone in report.revoked:
+            _tell(self._revokes.pop(gone.number, None), gone)
+        for forgotten in report.purged:
+            _tell(self._purges.pop(forgotten.number, None), forgotten)
 
     def lose(self, why: str) -> None:
         self._open = False
         for looked in self._looks.values():
             looked.set_result(None)
         self._looks.clear()
+        for revoke in self._revokes.values():
+            _tell(revoke, None)
+        for purge in self._purges.values():
+            _tell(purge, None)
+        self._revokes.clear()
+        self._purges.clear()
         for turn in self._turns.values():
             turn.lose(Cause.CRASHED, why)
         self._turns.clear()
         self._writer.close()
+
+
+def _tell(asked: asyncio.Future[T | None] | None, word: T | None) -> None:
+    if asked is not None and not asked.done():
+        asked.set_result(word)
 
 
 class SocketExecutor:
@@ -138,6 +181,7 @@ class SocketExecutor:
         self._abort_wait_s = abort_wait_s
         self._look_wait_s = look_wait_s
         self._workloads: tuple[Workload, ...] | None = None
+        self._quotas: tuple[Quota, ...] | None = None
         self._connection: _Connection | None = None
         self._card: ModelCard | None = None
         self._gauges = Gauges()
@@ -160,27 +204,41 @@ class SocketExecutor:
         if self._connection is not None and self._card is not None:
             self._connection.renew(workloads)
 
+    def set_quotas(self, quotas: tuple[Quota, ...]) -> None:
+        self._quotas = quotas
+        if self._connection is not None and self._card is not None:
+            self._connection.ration(quotas)
+
     async def look(self, tenant: str | None = None) -> Overview:
-        connection = self._connection
-        if connection is None or self._card is None:
+        return await self._word(self._ready().look(tenant), "who holds it")
+
+    async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
+        return await self._word(self._ready().revoke(tags, snapshot), "that it is revoked")
+
+    async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
+        return await self._word(self._ready().purge(owner, labels), "that it is purged")
+
+    def _ready(self) -> _Connection:
+        if self._connection is None or self._card is None:
             raise ExecutorLost("no executor is ready; try again in a few seconds")
-        looked = connection.look(tenant)
+        return self._connection
+
+    async def _word(self, told: asyncio.Future[T | None], what: str) -> T:
+        """Its answer, which others may wait for too."""
         try:
             async with asyncio.timeout(self._look_wait_s):
-                seen = await asyncio.shield(looked)
+                said = await asyncio.shield(told)
         except TimeoutError:
             raise ExecutorLost(
-                f"the executor did not say within {self._look_wait_s:g} s who holds it; try again"
+                f"the executor did not say within {self._look_wait_s:g} s {what}; try again"
             ) from None
-        if seen is None:
+        if said is None:
             raise ExecutorLost("the executor is gone; try again in a few seconds")
-        return seen
+        return said
 
     @asynccontextmanager
     async def turn(self, job: Submit) -> AsyncIterator[MailboxTurn]:
-        connection = self._connection
-        if connection is None or self._card is None:
-            raise ExecutorLost("no executor is ready; try again in a few seconds")
+        connection = self._ready()
         turn = connection.submit(job)
         try:
             yield turn
@@ -215,6 +273,8 @@ class SocketExecutor:
                 self._card = card
                 if self._workloads is not None:  # before anything can be submitted
                     connection.renew(self._workloads)
+                if self._quotas is not None:
+                    connection.ration(self._quotas)
             case Loading() | Broken():
                 self._card = None
         if self._on_message is not None:

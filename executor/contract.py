@@ -20,6 +20,20 @@ from typing import Final, Protocol
 
 import msgspec
 
+from executor.contract_cache import Caching as Caching
+from executor.contract_cache import Purge as Purge
+from executor.contract_cache import Purged as Purged
+from executor.contract_cache import Quota as Quota
+from executor.contract_cache import Quotas as Quotas
+from executor.contract_cache import Revoke as Revoke
+from executor.contract_cache import Revoked as Revoked
+from executor.contract_cache import Scope as Scope
+from executor.contract_views import LANES_MAX as LANES_MAX
+from executor.contract_views import ClassSum as ClassSum
+from executor.contract_views import Gauges as Gauges
+from executor.contract_views import Lane as Lane
+from executor.contract_views import Overview as Overview
+
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How to choose the next token.  Every default is neutral.  `temperature` below 1e-5 is greedy.
@@ -93,7 +107,9 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     `retry_key`: by which it is known when its client comes again after a refusal; opaque, made by the gateway
     of more than what the client said, so no two principals have the same.
     `sibling`: the number of an earlier request of this connection with the same prompt, whose
-    prompt need not be computed twice.  Where there is none such, it is as if none was named."""
+    prompt need not be computed twice.  Where there is none such, it is as if none was named.
+    `caching`: under which labels blocks of its prompt are found and kept; None: none are.
+    `warm`: only to keep its pinned scopes: it ends STOP with nothing generated, or QUOTA with nothing kept."""
 
     request: int
     prompt: tuple[int, ...]
@@ -108,6 +124,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     sibling: int | None = None
     retry_key: bytes | None = None
     part: bool = False
+    caching: Caching | None = None
+    warm: bool = False
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
@@ -123,7 +141,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
     tenant: str | None = None
 
 
-Command = Submit | Abort | Terms | Look
+Command = Submit | Abort | Terms | Look | Revoke | Purge | Quotas
 """Gateway → executor."""
 
 
@@ -177,6 +195,10 @@ class Cause(StrEnum):
     OVERLOADED = (
         "overloaded"  # it would be late, or there is no room, though within its share: our doing
     )
+    REVOKED = "revoked"  # its right to read something that it names ended
+    QUOTA = (
+        "quota"  # of a warm submit: what is to be pinned is more than its owner's part has room for
+    )
     CRASHED = "crashed"  # a fault of ours; retryable
 
 
@@ -185,6 +207,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
 
     `prefilled` counts prompt tokens whose prefill ran, each once however often it was recomputed, and
     not those that a sibling computed: the most that any of several siblings has is their prompt's;
+    `cached` counts those that were taken from what was kept instead, as far as it may be told, and `pinned` how
+    many of these were registered (of siblings: that one's which prefilled most);
     `generated` all tokens sampled, delivered or not.  The three spans add up to the life of the
     request in the executor; a span that was never entered is 0.  `device_ns` is this request's part
     of the measured step times; `recomputed_ns` the part spent on work lost to preemption and on
@@ -204,71 +228,23 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     promised: bool = True  # False: its prompt alone takes longer than its class is promised
     retry_ms: int | None = None  # of BACKLOG and OVERLOADED: when it would be taken
     displaced: bool = False  # of BACKLOG: it waited, and made room for another tenant's
+    cached: int = 0
+    pinned: int = 0
 
 
 Update = Waiting | Prefilling | Emitted | Ended
 """What one request hears, in this order: waiting*, prefilling*, emitted*, ended."""
 
 
-class Gauges(msgspec.Struct, frozen=True, kw_only=True):
-    """The executor at one instant, for metrics and the leak checks of the tests."""
-
-    running: int = 0
-    waiting: int = 0
-    blocks_total: int = 0
-    blocks_free: int = 0
-    steps: int = 0
-    step_ns: int = 0  # measured, cumulative
-    busy_ns: int = 0  # attributed to requests, cumulative
-    overhead_ns: int = 0  # step_ns − busy_ns: recompute, wrong guesses and the like
-    preemptions: int = 0
-    prompt_tokens: int = 0  # cumulative
-    generated_tokens: int = 0
-    drafted_tokens: int = 0  # guesses that were run, cumulative
-    accepted_tokens: int = 0  # of these, what was then sampled
-
-
-LANES_MAX: Final = 256
-
-
-class ClassSum(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is here of a class of work.  `used`: its part of the device time of about the last minute;
-    `oldest_ms`: how long the one waits that waits longest."""
-
-    workload: str
-    running: int
-    waiting: int
-    blocks: int
-    used: float
-    oldest_ms: int
-
-
-class Lane(ClassSum, frozen=True, kw_only=True):
-    """A tenant in a class of work.  `due`: what is due to the tenant by weight among those who are here, in
-    all its classes together."""
-
-    tenant: str
-    due: float
-
-
-class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """What one `Look` sees, of `tenant` or (None) of all: those with most waiting first, `left_out` of
-    them not named because there are more than `LANES_MAX`.  The sums count those too.  `lag_max`: how far
-    the tenant that waits and is furthest behind its due part is behind it."""
-
-    tenant: str | None = None
-    lanes: tuple[Lane, ...] = ()
-    left_out: int = 0
-    classes: tuple[ClassSum, ...] = ()
-    lag_max: float = 0.0
-
-
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """Everything that one engine step has to say, in one frame.  `overviews`: to who asked for them."""
+    """Everything that one engine step has to say, in one frame.  `overviews`, `revoked`, `purged`: to who
+    asked for them."""
 
     updates: tuple[Update, ...] = ()
     gauges: Gauges = Gauges()
     overviews: tuple[Overview, ...] = ()
+    revoked: tuple[Revoked, ...] = ()
+    purged: tuple[Purged, ...] = ()
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,6 +261,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     block_tokens: int
     kv_blocks: int
     kv_bytes: int = 0  # of all blocks together
+    pool_blocks: int = 0  # of all blocks, those set aside for kept prefixes: no request's own
     tokenizer_json: bytes
     chat_template: str | None
     bos_token_id: int | None = None
@@ -378,6 +355,19 @@ class Executor(Protocol):
 
     def set_terms(self, workloads: tuple[Workload, ...]) -> None:
         """The classes of work from now on; told again to whatever executor comes."""
+        ...
+
+    def set_quotas(self, quotas: tuple[Quota, ...]) -> None:
+        """Who may keep how much from now on; told again to whatever executor comes."""
+        ...
+
+    async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
+        """`contract_cache.Revoke`.  ExecutorLost if there is none, or it does not confirm in time: then it is to
+        be asked again, or ended.  What comes instead of one that died has kept nothing."""
+        ...
+
+    async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
+        """`contract_cache.Purge`, else as `revoke`."""
         ...
 
     async def look(self, tenant: str | None = None) -> Overview:

@@ -4,8 +4,9 @@ last words included.
 
 What it says: the prompt's tokens without the special ones, then the first of `stop_token_ids`.
 Where there is none (`ignore_eos`), or before `min_tokens`, it starts over, up to `max_new_tokens`.
-A job with a grammar is refused: the echo could not keep it.
-Its tokenizer is bytes and two special tokens, in a document that `tokenizers` loads.
+A job with a grammar is refused: the echo could not keep it.  It keeps no prefix either, and revokes and
+purges as one that has none.
+Its tokenizer is bytes and two special tokens, in a document that `tokenizers` loads (`echo_card`).
 
 Refuses to know: torch, HTTP.  Nothing here sleeps: a test's `gate` says when a token may come.
 """
@@ -13,10 +14,8 @@ Refuses to know: torch, HTTP.  Nothing here sleeps: a test's `gate` says when a 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from itertools import count, groupby
 from time import monotonic_ns
 from typing import Final
@@ -34,26 +33,19 @@ from executor.contract import (
     ModelCard,
     Overview,
     Prefilling,
+    Purged,
+    Quota,
+    Revoked,
     Submit,
     TokenLogprobs,
     Waiting,
     Workload,
 )
+from executor.echo_card import BLOCK_TOKENS, IM_START, VOCAB_SIZE, echo_card
 from executor.overview import overview
 from executor.turn import MailboxTurn
 
-IM_START: Final = 256
-IM_END: Final = 257
-VOCAB_SIZE: Final = 258
-_BLOCK_TOKENS: Final = 16
 _FILLER: Final = ord(".")
-
-CHAT_TEMPLATE: Final = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 
 Gate = Callable[[Submit, int], Awaitable[None]]
 """Awaited before the k-th token (from 0) of a job; its `request` is the minted number."""
@@ -79,6 +71,7 @@ class EchoExecutor:
         clock_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.terms: tuple[Workload, ...] = ()
+        self.quotas: tuple[Quota, ...] = ()
         self._refuses = refuses
         self._full_card = echo_card(context_tokens=context_tokens, kv_blocks=kv_blocks)
         self._card: ModelCard | None = self._full_card
@@ -109,10 +102,33 @@ class EchoExecutor:
     def set_terms(self, workloads: tuple[Workload, ...]) -> None:
         self.terms = workloads
 
+    def set_quotas(self, quotas: tuple[Quota, ...]) -> None:
+        self.quotas = quotas
+
+    async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
+        """Nothing is kept here, so it is those who wait or speak."""
+        self._present()
+        gone = [
+            job
+            for job in (*self._waiting, *self._running)
+            if job.job.caching is not None and job.job.caching.ended_by(frozenset(tags), snapshot)
+        ]
+        for job in gone:
+            self._end(job, Cause.REVOKED)
+        return Revoked(number=0, entries=0, ended=len(gone), zeroed=True)
+
+    async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
+        self._present()
+        return Purged(number=0, entries=0, ended=0, zeroed=True)
+
     async def look(self, tenant: str | None = None) -> Overview:
+        self._present()
+        return overview(_lanes(self._running, self._waiting, self._clock_ns()), tenant)
+
+    def _present(self) -> ModelCard:
         if self._card is None:
             raise ExecutorLost("no executor is ready; try again in a few seconds")
-        return overview(_lanes(self._running, self._waiting, self._clock_ns()), tenant)
+        return self._card
 
     @property
     def open_turns(self) -> int:
@@ -134,9 +150,7 @@ class EchoExecutor:
 
     @asynccontextmanager
     async def turn(self, job: Submit) -> AsyncIterator[MailboxTurn]:
-        card = self._card
-        if card is None:
-            raise ExecutorLost("no executor is ready; try again in a few seconds")
+        card = self._present()
         room = min(card.context_tokens, card.kv_blocks * card.block_tokens)
         longest = max(1, min(job.max_new_tokens, room - len(job.prompt)))
         numbered = msgspec.structs.replace(job, request=next(self._numbers), max_new_tokens=longest)
@@ -237,6 +251,8 @@ class EchoExecutor:
         job.prefilled = total
         self._add(prompt_tokens=total)
         turn.push(Prefilling(request=turn.request, done_tokens=total, total_tokens=total))
+        if submit.warm:
+            return Cause.STOP
         said = [token for token in submit.prompt if token < IM_START] or [_FILLER]
         for k in range(submit.max_new_tokens):
             if self._gate is None:
@@ -296,7 +312,7 @@ class _Job:
     @property
     def blocks(self) -> int:
         """Reserved for the longest it may become: the echo has no preemption."""
-        return -(-(len(self.job.prompt) + self.job.max_new_tokens) // _BLOCK_TOKENS)
+        return -(-(len(self.job.prompt) + self.job.max_new_tokens) // BLOCK_TOKENS)
 
     def cancel_timer(self) -> None:
         if self.timer is not None:
@@ -333,67 +349,3 @@ def _logprobs(job: Submit, token: int) -> tuple[TokenLogprobs, ...]:
         return ()
     best = tuple(Logprob((token + i) % VOCAB_SIZE, -0.125 - i) for i in range(top))
     return (TokenLogprobs(Logprob(token, -0.125), best),)
-
-
-def echo_card(*, context_tokens: int, kv_blocks: int) -> ModelCard:
-    """A complete card: a tokenizer of 256 bytes (id = byte) and two special tokens."""
-    tokenizer = tokenizer_json()
-    return ModelCard(
-        architecture="echo",
-        dtype="none",
-        numerics="invariant",
-        vocab_size=VOCAB_SIZE,
-        context_tokens=context_tokens,
-        block_tokens=_BLOCK_TOKENS,
-        kv_blocks=kv_blocks,
-        tokenizer_json=tokenizer,
-        chat_template=CHAT_TEMPLATE,
-        eos_token_ids=(IM_END,),
-        special_token_ids=(IM_START, IM_END),
-        weights_digest=sha256(b"").hexdigest(),
-        tokenizer_digest=sha256(tokenizer).hexdigest(),
-        template_digest=sha256(CHAT_TEMPLATE.encode()).hexdigest(),
-        device_name="echo",
-    )
-
-
-def tokenizer_json() -> bytes:
-    """A byte-level BPE without merges."""
-    vocabulary = {letter: byte for byte, letter in enumerate(_byte_letters())}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    named = ((IM_START, "<|im_start|>"), (IM_END, "<|im_end|>"))
-    return json.dumps(
-        {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [
-                {"id": token, "content": text, "special": True, **special} for token, text in named
-            ],
-            "normalizer": None,
-            "pre_tokenizer": {**level, "use_regex": True},
-            "post_processor": None,
-            "decoder": {**level, "use_regex": True},
-            "model": {
-                "type": "BPE",
-                "dropout": None,
-                "unk_token": None,
-                "continuing_subword_prefix": None,
-                "end_of_word_suffix": None,
-                "fuse_unk": False,
-                "byte_fallback": False,
-                "vocab": vocabulary,
-                "merges": [],
-            },
-        },
-        ensure_ascii=False,
-    ).encode()
-
-
-def _byte_letters() -> list[str]:
-    """The letter that stands for each byte in byte-level vocabularies (GPT-2): itself where it is
-    printable, else one of those from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    spare = count(0x100)
-    return [chr(byte) if byte in printable else chr(next(spare)) for byte in range(256)]

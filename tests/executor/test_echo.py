@@ -20,7 +20,8 @@ from executor.contract import (
     Waiting,
     Workload,
 )
-from executor.echo import IM_END, IM_START, VOCAB_SIZE, EchoExecutor
+from executor.echo import EchoExecutor
+from executor.echo_card import IM_END, IM_START, VOCAB_SIZE
 from tests.executor.fakes import job
 
 TEXT = "Grüße, 世界 🌍\n\tto all!"

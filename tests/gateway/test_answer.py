@@ -25,11 +25,15 @@ from executor.contract import (
     Gauges,
     ModelCard,
     Overview,
+    Purged,
+    Quota,
+    Revoked,
     Submit,
     Turn,
     Workload,
 )
-from executor.echo import IM_END, EchoExecutor
+from executor.echo import EchoExecutor
+from executor.echo_card import IM_END
 from gateway.answer import Answer
 from gateway.api import generate
 from gateway.errors import ApiError
@@ -73,6 +77,15 @@ class Distant:
 
     def set_terms(self, workloads: tuple[Workload, ...]) -> None:
         self.echo.set_terms(workloads)
+
+    def set_quotas(self, quotas: tuple[Quota, ...]) -> None:
+        self.echo.set_quotas(quotas)
+
+    async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
+        return await self.echo.revoke(tags, snapshot)
+
+    async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
+        return await self.echo.purge(owner, labels)
 
     async def look(self, tenant: str | None = None) -> Overview:
         return await self.echo.look(tenant)

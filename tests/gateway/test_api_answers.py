@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from executor.contract import Submit
-from executor.echo import IM_END, IM_START, EchoExecutor
+from executor.echo import EchoExecutor
+from executor.echo_card import IM_END, IM_START
 from tests.gateway.inhouse import CHAT, MODEL, Inhouse, chat_body
 from tests.gateway.test_line import lived
 

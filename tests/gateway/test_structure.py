@@ -19,10 +19,13 @@ from executor.contract import (
     Grammar,
     GrammarKind,
     Overview,
+    Purged,
+    Quota,
+    Revoked,
     Submit,
     Workload,
 )
-from executor.echo import echo_card
+from executor.echo_card import echo_card
 from executor.turn import MailboxTurn
 from gateway.answer import fault
 from gateway.api.schema_chat import parse_chat
@@ -186,6 +189,15 @@ def test_the_grammar_reaches_the_executor_with_every_choice(tmp_path: Path) -> N
 
         def set_terms(self, workloads: tuple[Workload, ...]) -> None:
             self._echo.set_terms(workloads)
+
+        def set_quotas(self, quotas: tuple[Quota, ...]) -> None:
+            self._echo.set_quotas(quotas)
+
+        async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
+            return await self._echo.revoke(tags, snapshot)
+
+        async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
+            return await self._echo.purge(owner, labels)
 
         async def look(self, tenant: str | None = None) -> Overview:
             return await self._echo.look(tenant)

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from executor.contract import Cause, Grammar, GrammarKind, Sampling
-from executor.echo import IM_END, VOCAB_SIZE, tokenizer_json
+from executor.echo_card import IM_END, VOCAB_SIZE, tokenizer_json
 from executor.grammar.desk import Desk
 from executor.grammar.protocol import Key, News
 from executor.grammar.worker_setup import Setup
