@@ -14,7 +14,7 @@ Refuses to know: sockets, threads, text, tenants by name.  Source: ENGINE.md §1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import chain
@@ -24,22 +24,22 @@ import structlog
 
 from executor.batch import Batch, Runner
 from executor.block_manager import BlockManager
+from executor.books import Books
+from executor.checks import check
 from executor.choice import Choice
 from executor.contract import (
     Abort,
     Cause,
-    Emitted,
     Ended,
     Gauges,
     Lane,
     Look,
-    Prefilling,
     Report,
     Submit,
     Terms,
     Waiting,
 )
-from executor.cost import StepTimes, attribute
+from executor.cost import StepTimes
 from executor.deadlines import Deadlines
 from executor.failure import where
 from executor.foyer import Foyer
@@ -60,8 +60,7 @@ from executor.scheduler.protocol import (
 )
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits, scheduler_of
-from executor.totals import Totals
-from executor.watch import Watch
+from executor.teller import Teller
 
 FAILURES_MAX: Final = 3
 _LATE: Final = "it would not start in the time that its class is promised"
@@ -89,17 +88,22 @@ class Engine:
         self.blocks = BlockManager(runner.kv_blocks, runner.block_tokens, runner.zero_blocks)
         self._limits = engine_limits(runner, self._settings)
         self._scheduler = scheduler or scheduler_of(self._settings.policy, self._limits)
-        self._times = times or StepTimes()
         self._seqs: dict[Key, Sequence] = {}
         self._out = Outbox()
         self._seats = Seats(grammars)
         self._foyer = Foyer(self._seats, runner.block_tokens, self._settings.bounds)
         on = self._settings.speculation
         self._guesser = Guesser(runner.block_tokens, runner.context_tokens, on=on)
-        self._watch = Watch()
+        self._books = Books(times or StepTimes(), self._guesser, self._scheduler.charge)
+        self._teller = Teller(
+            self._out,
+            self._seats,
+            self._books.totals,
+            context_tokens=runner.context_tokens,
+            kv_tokens=self.blocks.tokens,
+        )
         self._stalled = False
         self.wake_ns: int | None = None  # a step may do something then, with no new command
-        self._totals = Totals()
         self._tickets = 0
         self._failures = 0
         self._positions = Positions()
@@ -136,13 +140,20 @@ class Engine:
             self._out.say(seq.key[0], Waiting(request=seq.key[1], position=place))
         self.blocks.scrub()
         if self._settings.check_invariants:
-            self._check()
+            check(
+                self._seqs,
+                self._foyer.outside,
+                self.blocks,
+                self._scheduler,
+                self._foyer,
+                self._positions,
+            )
         return self._out.reports(self.gauges, self._lanes)
 
     @property
     def gauges(self) -> Gauges:
         waiting = self._scheduler.waiting_count + self._foyer.outside_count
-        return self._totals.gauges(self._scheduler.running_count, waiting, self.blocks)
+        return self._books.totals.gauges(self._scheduler.running_count, waiting, self.blocks)
 
     @property
     def _waiting(self) -> Iterator[Sequence]:
@@ -204,7 +215,9 @@ class Engine:
             return
         promised_ms = terms_of(self._limits.workloads, seq.workload).ttft_ms
         tokens = uncached_tokens(seq, self.blocks.block_tokens)
-        seq.promised = promised_ms is None or can_promise(tokens, promised_ms, self._times.rates)
+        seq.promised = promised_ms is None or can_promise(
+            tokens, promised_ms, self._books.times.rates
+        )
         if not seq.job.part:
             refused = self._scheduler.refuses(seq, self._moment(now_ns))
             if refused is not None:
@@ -216,7 +229,7 @@ class Engine:
         self._positions.join(seq)
 
     def _moment(self, now_ns: int) -> Moment:
-        return Moment(now_ns, self.blocks.free, self._times.rates)
+        return Moment(now_ns, self.blocks.free, self._books.times.rates)
 
     def _hear_grammars(self, now_ns: int) -> None:
         """Compiled ones join the queue, refused ones end, and who waited for a mask goes on."""
@@ -236,7 +249,7 @@ class Engine:
             self.blocks.release(seq)
             seq.rewind(now_ns)
             self._positions.join(seq)
-            self._totals.preemptions += 1
+            self._books.totals.preemptions += 1
         if victims:
             self.blocks.scrub()
 
@@ -257,13 +270,13 @@ class Engine:
         except Exception as caught:  # noqa: BLE001 — whatever the model raises is this step's end
             failure = caught
         now_ns = self._clock_ns()
-        self._totals.steps += 1
-        self._totals.step_ns += now_ns - begin_ns
+        self._books.totals.steps += 1
+        self._books.totals.step_ns += now_ns - begin_ns
         if failure is not None:
             self._failed(failure, [row.seq for row in planned], aborted, now_ns)
             return
         self._failures = 0
-        self._charge(planned, found, now_ns - begin_ns, now_ns)
+        self._books.enter(planned, found, now_ns - begin_ns, now_ns)
         for key in aborted:
             self._end(key, Cause.ABORTED, now_ns)
         for row in planned:
@@ -282,58 +295,12 @@ class Engine:
                 self.blocks.share(seq, seq.leader, chunk.taken)
                 seq.attach(chunk.taken * self.blocks.block_tokens)
             self.blocks.allocate(seq, admission_tokens(seq, self._limits))
-        return self._guesser.plan(chunks, self._times.rates)
-
-    def _charge(
-        self,
-        planned: Seq[Planned],
-        found: Mapping[Key, Seq[Choice]],
-        measured_ns: int,
-        now_ns: int,
-    ) -> None:
-        """The rows were computed, whoever still wants them: book tokens and time."""
-        rates = self._times.rates
-        self._guesser.settle(planned, found, rates, measured_ns)
-        shares = [row.share(found) for row in planned]
-        parts = attribute(measured_ns, shares, rates)
-        self._times.observe(shares, measured_ns)
-        self._scheduler.charge((row.seq, *part) for row, part in zip(planned, parts, strict=True))
-        for row, share, (own_ns, lost_ns) in zip(planned, shares, parts, strict=True):
-            seq, before = row.seq, row.seq.prefilled
-            seq.advance(row.known)
-            self._totals.guessed(len(row.guesses), share.missed)
-            seq.device_ns += own_ns
-            seq.recomputed_ns += lost_ns
-            self._totals.busy_ns += own_ns
-            self._totals.prompt_tokens += seq.prefilled - before
-            self._watch.charge(seq, own_ns, now_ns)
+        return self._guesser.plan(chunks, self._books.times.rates)
 
     def _result(self, seq: Sequence, choices: Seq[Choice], now_ns: int) -> None:
-        """`choices`: none for a chunk in the middle of a prompt, several where guesses held."""
-        owner, request = seq.key
-        if not seq.generated:
-            self._out.say(
-                owner,
-                Prefilling(
-                    request=request, done_tokens=seq.prompt_done, total_tokens=seq.prompt_tokens
-                ),
-            )
-        if not choices:
-            return
-        if seq.phase is not Phase.DECODE and choices[0].token is not None:
-            seq.enter(Phase.DECODE, now_ns)
-        room = (self._runner.context_tokens, self.blocks.tokens)
-        said, cause = seq.extend([choice.token for choice in choices], *room)
-        if said:
-            self._totals.generated_tokens += len(said)
-            logprobs = [c.logprobs for c in choices[: len(said)] if c.logprobs is not None]
-            self._out.say(owner, Emitted(request=request, tokens=said, logprobs=tuple(logprobs)))
-        if cause is Cause.CRASHED:
-            self._end(seq.key, cause, now_ns, "the model gave no numbers for this request")
-        elif cause is not None:
-            self._end(seq.key, cause, now_ns)
-        else:
-            self._seats.told(seq, said[-1])
+        over = self._teller.tell(seq, choices, now_ns)
+        if over is not None:
+            self._end(seq.key, over[0], now_ns, over[1])
 
     def _failed(
         self, failure: Exception, involved: Seq[Sequence], aborted: Seq[Key], now_ns: int
@@ -380,20 +347,11 @@ class Engine:
 
     def _lanes(self) -> list[Lane]:
         scheduler = self._scheduler
-        return self._watch.lanes(lambda: scheduler.running, lambda: self._waiting, self._clock_ns)
+        return self._books.watch.lanes(
+            lambda: scheduler.running, lambda: self._waiting, self._clock_ns
+        )
 
     @property
     def failed(self) -> bool:
         """Step after step failed: whoever drives the engine delivers the reports, then gives up."""
         return self._failures >= FAILURES_MAX
-
-    def _check(self) -> None:
-        """The books of the blocks and of the queues agree.  For tests: O(blocks + requests)."""
-        self.blocks.check(self._seqs.values())
-        waiting = list(self._waiting)
-        here = [*self._scheduler.running, *waiting]
-        assert sorted(seq.key for seq in here) == sorted(self._seqs)
-        assert len(waiting) == self.gauges.waiting
-        assert self._positions.count == self._scheduler.waiting_count
-        assert self._foyer.count == sum(not seq.preemptions for seq in waiting)
-        assert not any(seq.blocks for seq in self._scheduler.waiting)
