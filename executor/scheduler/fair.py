@@ -12,7 +12,6 @@ Refuses to know: blocks by id, tokens' values, clocks.  Source: SCHEDULER.md §2
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -300,15 +299,15 @@ class Fair(Generic[W]):
 
     def _reclaim(self, head: Entry[W], filling: Filling[W]) -> bool:
         """Put out what stands in the way of `head`, all that is needed or nothing."""
-        draft, rates = filling.draft, filling.moment.rates
-        if not filling.victims or not draft.has_time(head.work):
+        draft, rates, residency = filling.draft, filling.moment.rates, self._residency
+        if not draft.has_time(head.work) or not filling.victims:
             return False
-        short_blocks, short_rows = self._residency.short(head, over=False)
+        whole = self._accounts.tenants.weight
+        short_blocks, short_rows = residency.short(head, over=False)
         need_blocks, need_rows = draft.short(head.work)
         chosen: list[Entry[W]] = []
-        rows: Counter[str] = Counter()
-        blocks: Counter[str] = Counter()
-        within = self._residency.is_within(head, self._share(head))
+        gone: dict[str, tuple[int, int]] = {}  # by tenant: blocks and rows
+        within = residency.is_within(head, self._share(head))
         asks = (
             head.band.rank,
             within,
@@ -321,16 +320,21 @@ class Fair(Generic[W]):
         def is_over(entry: Entry[W]) -> bool:
             """Also without this one, else the two would put each other out by turns; a last one only
             if it is large itself."""
-            tenant, share = entry.tenant.key, self._share(entry)
-            if self._residency.runs(tenant) - rows[tenant] == 1:
-                return within and entry.committed_blocks > share * self._limits.blocks_total
-            left_blocks, left_rows = blocks[tenant] + entry.committed_blocks, rows[tenant] + 1
-            return self._residency.is_over(tenant, share, -left_blocks, -left_rows)
+            tenant = entry.tenant
+            blocks, rows = gone.get(tenant.key, (0, 0))
+            if residency.runs(tenant.key) - rows == 1:
+                return within and residency.is_large(entry, whole)
+            share = residency.share(tenant.weight, whole)
+            blocks += entry.committed_blocks
+            return residency.is_over(tenant.key, share, -blocks, -rows - 1)
 
         spent_ns = 0.0
         spared = {head.tenant.key} if draft.found(head.work).blocks else set()
         spared |= draft.takers  # what is taken may be a victim's
-        for entry in for_the_head(head, filling.old()):
+        def could_be(entry: Entry[W]) -> bool:
+            return residency.runs(entry.tenant.key) > 1 or is_over(entry)
+
+        for entry in for_the_head(head, filling.old(), could_be):
             if max(short_blocks, short_rows, need_blocks, need_rows) <= 0:
                 break
             if entry.tenant.key in spared:
@@ -342,13 +346,13 @@ class Fair(Generic[W]):
                 continue
             chosen.append(entry)
             spent_ns += cost_ns
-            rows[entry.tenant.key] += 1
-            blocks[entry.tenant.key] += entry.committed_blocks
-            short_blocks, short_rows = self._residency.short(head, over=False, without=chosen)
+            blocks, rows = gone.get(entry.tenant.key, (0, 0))
+            gone[entry.tenant.key] = blocks + entry.committed_blocks, rows + 1
+            short_blocks, short_rows = residency.short(head, over=False, without=chosen)
             need_rows -= 1
             need_blocks -= draft.freed(entry.work)
         if max(short_blocks, short_rows, need_blocks, need_rows) > 0:
-            if not self._residency.runs(head.tenant.key):  # none of the others is its own
+            if not residency.runs(head.tenant.key):  # none of the others is its own
                 filling.hopeless.append(asks)
             return False
         for entry in chosen:

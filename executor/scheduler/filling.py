@@ -54,7 +54,7 @@ class Filling(Generic[W]):
     def __init__(
         self, draft: Draft[W], moment: Moment, victims: Callable[[], list[Entry[W]]]
     ) -> None:
-        """`victims`: those who may be put out for somebody, cheapest first; asked once, if at all."""
+        """`victims`: those who may be put out for somebody; asked once, if at all."""
         self.draft = draft
         self.moment = moment
         self.aside: list[tuple[Band[W], Flow[str]]] = []

@@ -92,7 +92,10 @@ class Entry(Generic[W]):
         """Where its prompt stands, once begun: what was charged ahead is not held against it, nor against
         what of its tenant is over by now."""
         had = self.measured_ns / (self.weight * self.work.tenant_weight)
-        return min(self.began + had, self.tenant.start)
+        reached, start = self.began + had, self.tenant.start
+        if reached > start:
+            return start
+        return reached
 
 
 class Works(Collection[W]):

@@ -10,6 +10,7 @@ Refuses to know: what waits, how room is counted.  Source: SCHEDULER.md §2, ste
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from heapq import heapify, heappop
 from typing import Final
 
 from executor.cost import Rates
@@ -61,33 +62,32 @@ def for_growth(entries: Iterable[Entry[W]], over: Collection[str]) -> Entry[W]:
 def able(
     running: Iterable[Entry[W]], least: Rank, over: Callable[[Collection[Entry[W]]], set[str]]
 ) -> list[Entry[W]]:
-    """Those who may be put out for somebody of a class from `least` on, in order: the lowest class, then
-    the cheapest; of the same class only tenants that are `over` their share."""
-    lower: dict[Rank, list[Entry[W]]] = {Rank.BACKFILL: [], Rank.WEIGHTED: []}
+    """Those who may be put out for somebody of a class from `least` on; of the same class only tenants
+    that are `over` their share."""
+    lower: list[Entry[W]] = []
     equal: list[Entry[W]] = []
     for one in running:
         rank = one.band.rank
         if rank is not Rank.RESERVED and one.work.preemptions < PREEMPTIONS_MAX:
-            (lower[rank] if rank > least else equal).append(one)
+            (lower if rank > least else equal).append(one)
     tenants = over(equal) if equal else ()
-    for one in equal:
-        if one.tenant.key in tenants:
-            lower[one.band.rank].append(one)
-    return [one for entries in lower.values() for one in _by_cost(entries)]
+    return lower + [one for one in equal if one.tenant.key in tenants]
 
 
-def _by_cost(entries: Iterable[Entry[W]]) -> list[Entry[W]]:
-    found = [(one.work.computed, -one.tenant.start, -one.ticket, one) for one in entries]
-    found.sort()
-    return [each[-1] for each in found]
-
-
-def for_the_head(head: Entry[W], able: Iterable[Entry[W]]) -> Iterator[Entry[W]]:
-    """Those of them who may be put out for `head`: a lower class's, or another tenant's, of whom the
-    caller must see that it is over its share.  Start times do not enter: a head that has something in
-    flight was charged ahead for it, and would never be behind."""
+def for_the_head(
+    head: Entry[W], able: Iterable[Entry[W]], could_be: Callable[[Entry[W]], bool]
+) -> Iterator[Entry[W]]:
+    """Those of them who may be put out for `head`, the lowest class first, then the cheapest: a lower
+    class's, or another tenant's that `could_be` over its share, of which the caller must see that it is.
+    Start times decide between equals only: a head that has something in flight was charged ahead for it,
+    and would never be behind."""
     own = head.band.rank
-    for one in able:
-        rank = one.band.rank
-        if rank > own or (rank == own and one.tenant is not head.tenant):
-            yield one
+    found = [
+        (-rank, one.work.computed, -one.tenant.start, -one.ticket, one)
+        for one in able
+        if (rank := one.band.rank) > own
+        or (rank == own and one.tenant is not head.tenant and could_be(one))
+    ]
+    heapify(found)
+    while found:
+        yield heappop(found)[-1]

@@ -132,6 +132,13 @@ class Residency(Generic[W]):
             or held >= share * self.limits.seqs
         )
 
+    def is_large(self, entry: Entry[W], active_weight: float) -> bool:
+        """Whether this request alone holds more than its tenant's share of the memory."""
+        blocks = self.limits.blocks_total
+        if entry.committed_blocks <= 1 / self.limits.seqs * blocks:
+            return False  # no share is less
+        return entry.committed_blocks > self.share(entry.tenant.weight, active_weight) * blocks
+
     def could_lose(self, running: Iterable[Entry[W]], active_weight: float) -> set[str]:
         """Tenants that are over their share, and not with one thing alone, unless that is large.  As
         `share` and `is_over` say, for all at once: a full house is asked in every step."""
