@@ -108,13 +108,15 @@ class Fair(Generic[W]):
 
     def charge(self, bill: Iterable[Charge[W]]) -> None:
         running, measured, contended = self._running, self._accounts.measured, self._contended
+        step_ns = self._step_ns
         for seq, device_ns, again_ns in bill:
             entry = running[seq.ticket]
             measured(entry, device_ns)
             band = entry.band
             if contended or not band.terms.floor:
                 band.credit_ns -= device_ns
-            self._step_ns += device_ns + again_ns
+            step_ns += device_ns + again_ns
+        self._step_ns = step_ns
 
     def renew(self, limits: Limits) -> None:
         """Other terms for the classes from now on, also for what is here."""
@@ -136,12 +138,13 @@ class Fair(Generic[W]):
                     new.rest(tenant)
 
     def plan(self, moment: Moment) -> Plan[W]:
-        self._admission.foresight.hears(self.running, moment.now_ns)
-        self._residency.grow(self._running.values())
+        running = self.running
+        self._admission.foresight.hears(running, moment.now_ns)
+        self._residency.grow()
         self._residency.reckon(moment.free_blocks)
         self._earn()
         self._contended = self._accounts.contended
-        draft = Draft(self.running, self.waiting, moment, self._limits, self._gate)
+        draft = Draft(running, self.waiting, moment, self._limits, self._gate)
         draft.grow(self._for_growth)
         put_out = [self._put_out(seq, moment.rates) for seq in draft.preempted]
         filling = Filling(draft, moment, self._victims)
@@ -197,8 +200,12 @@ class Fair(Generic[W]):
     def _begun(self, draft: Draft[W]) -> list[tuple[Order, float, float, int, Entry[W]]]:
         """A heap by `_goes_on`: there may be hundreds, and a step has time for a few."""
         orders = {band: order_of(band) for band in self._bands.values()}
-        entries = [self._running[seq.ticket] for seq in draft.begun]
-        begun = [(orders[e.band], e.reached, e.user.start, e.ticket, e) for e in entries]
+        running = self._running
+        begun = [
+            (orders[entry.band], entry.reached, entry.user.start, seq.ticket, entry)
+            for seq in draft.begun
+            for entry in (running[seq.ticket],)
+        ]
         heapify(begun)
         return begun
 
@@ -331,6 +338,7 @@ class Fair(Generic[W]):
         spent_ns = 0.0
         spared = {head.tenant.key} if draft.found(head.work).blocks else set()
         spared |= draft.takers  # what is taken may be a victim's
+
         def could_be(entry: Entry[W]) -> bool:
             return residency.runs(entry.tenant.key) > 1 or is_over(entry)
 

@@ -64,12 +64,12 @@ class Residency(Generic[W]):
         self._class_rows[entry.band.terms.name] += 1
         self._commit(entry, self.blocks(entry))
 
-    def grow(self, running: Iterable[Entry[W]]) -> None:
+    def grow(self) -> None:
         """Those who said more than was expected of them are committed to more."""
         self._peak = None
-        for entry in running:
-            if entry.work.known >= entry.expected_tokens:
-                self._commit(entry, self.blocks(entry))
+        running = self._running.values()
+        for entry in [one for one in running if one.work.known >= one.expected_tokens]:
+            self._commit(entry, self.blocks(entry))
 
     def reckon(self, free_blocks: int) -> None:
         """What went to the pool since is no longer held.  What is shared is counted for whom it was first
