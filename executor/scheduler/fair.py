@@ -101,7 +101,7 @@ class Fair(Generic[W]):
             self._accounts.go(entry)
         else:
             entry = self._running.pop(seq.ticket)
-            self._end(entry)
+            self._end(entry, put_out=False)
             self._outputs.saw(seq.tenant, seq.user, seq.generated)
         self._admission.foresight.ends(entry)
         self._accounts.close(entry, self._bands.values())
@@ -370,13 +370,13 @@ class Fair(Generic[W]):
 
     def _put_out(self, seq: W, rates: Rates) -> Entry[W]:
         entry = self._running.pop(seq.ticket)
-        self._end(entry)
+        self._end(entry, put_out=True)
         self._allowance.spend(lost_ns(entry, rates))
         return entry
 
-    def _end(self, entry: Entry[W]) -> None:
+    def _end(self, entry: Entry[W], *, put_out: bool) -> None:
         """It holds nothing any more."""
-        self._residency.end(entry)
+        self._residency.end(entry, put_out=put_out)
         if not self._residency.runs(entry.tenant.key):
             for band in self._bands.values():
                 band.rest(entry.tenant.key)

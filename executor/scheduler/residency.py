@@ -43,7 +43,7 @@ class Residency(Generic[W]):
         self.headroom = headroom
         self.committed = 0
         self._running: dict[int, Entry[W]] = {}
-        self._peak: Peak | None = None  # of all that run, until they change
+        self._peak: Peak | None = None  # of all that run, until they say more
         self._blocks: Counter[str] = Counter()
         self._rows: Counter[str] = Counter()
         self._sharers = 0  # those who run and took what others held
@@ -86,10 +86,13 @@ class Residency(Generic[W]):
             )
             self._unclaimed = max(0, self.limits.blocks_total - free_blocks - counted)
 
-    def end(self, entry: Entry[W]) -> None:
-        """It holds nothing any more."""
+    def end(self, entry: Entry[W], *, put_out: bool) -> None:
+        """It holds nothing any more.  `put_out`: by a plan, in which the others stay as they are."""
         del self._running[entry.ticket]
-        self._peak = None
+        if self._peak is not None and put_out:
+            self._peak.remove(*self._row(entry))
+        else:
+            self._peak = None
         self._sharers -= entry.shared_blocks > 0
         self._less(self._rows, entry.tenant.key, 1)
         self._less(self._class_rows, entry.band.terms.name, 1)
@@ -188,8 +191,13 @@ class Residency(Generic[W]):
 
     def _peak_without(self, gone: Collection[Entry[W]]) -> Peak:
         if self._peak is None:
-            rows = [self._row(each) for each in self._running.values()]
-            self._peak = Peak(rows, self.limits.block_tokens // 2)
+            size = self.limits.block_tokens
+            rows = [  # as `_row` says
+                (max(1, each.expected_tokens - known), known - each.shared_blocks * size)
+                for each in self._running.values()
+                for known in (each.work.known,)
+            ]
+            self._peak = Peak(rows, size // 2)
         return self._peak.without(map(self._row, gone)) if gone else self._peak
 
     def _commit(self, entry: Entry[W], blocks: int) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+import pytest
+
+from executor.scheduler.lanes import Entry
+from executor.scheduler.peak import Peak
+from executor.scheduler.residency import Residency
 from tests.executor.scheduler.driver import House, Job
 from tests.executor.scheduler.histories import play
 
@@ -29,3 +34,25 @@ def test_who_could_lose_is_told_as_for_each() -> None:
     for seed in range(8):
         play(seed, check)
     assert min(seen.values()) > 100
+
+
+def test_the_peak_that_a_step_keeps_is_that_of_all_who_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Residency._peak_without
+    asked = [0, 0]  # at all, and where it had been asked before
+
+    def judge(rules: Residency[Job], gone: Collection[Entry[Job]]) -> Peak:
+        was = rules._peak
+        found = kept(rules, gone)
+        staying = [one for one in rules._running.values() if one not in gone]
+        fresh = Peak(map(rules._row, staying), rules.limits.block_tokens // 2)
+        assert found.tokens == fresh.tokens
+        assert found.tokens_with(9, 9) == fresh.tokens_with(9, 9)
+        asked[was is not None] += 1
+        return found
+
+    monkeypatch.setattr(Residency, "_peak_without", judge)
+    for seed in range(14):
+        play(seed)
+    assert min(asked) > 10
