@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
-from heapq import heapify, heappop
+from heapq import heappop
 from typing import Final, Generic
 
 from executor.contract import Workload
@@ -181,7 +181,7 @@ class Fair(Generic[W]):
     def _fill(self, filling: Filling[W]) -> None:
         """Give the rest of the step to prompts, in order of their class and of what their tenants had."""
         draft = filling.draft
-        begun = self._begun(draft)
+        begun = filling.begun(self._running, self._bands.values())
         while begun or filling.admits:
             head = self._head(filling) if filling.admits else None
             if begun and (head is None or self._goes_on(begun[0][-1]) <= self._place(head)):
@@ -196,18 +196,6 @@ class Fair(Generic[W]):
                 self._let_in(head, filling)
             else:
                 filling.set_aside(head)
-
-    def _begun(self, draft: Draft[W]) -> list[tuple[Order, float, float, int, Entry[W]]]:
-        """A heap by `_goes_on`: there may be hundreds, and a step has time for a few."""
-        orders = {band: order_of(band) for band in self._bands.values()}
-        running = self._running
-        begun = [
-            (orders[entry.band], entry.reached, entry.user.start, seq.ticket, entry)
-            for seq in draft.begun
-            for entry in (running[seq.ticket],)
-        ]
-        heapify(begun)
-        return begun
 
     def _place(self, entry: Entry[W]) -> Place:
         return order_of(entry.band), entry.tenant.start, entry.user.start, entry.ticket

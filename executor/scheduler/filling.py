@@ -6,11 +6,12 @@ Refuses to know: how room is counted, whose turn it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum, auto
+from heapq import heapify
 from typing import Final, Generic
 
-from executor.scheduler.lanes import Band, Entry, Rank
+from executor.scheduler.lanes import Band, Entry, Order, Rank, order_of
 from executor.scheduler.locality import Window
 from executor.scheduler.protocol import Moment, W
 from executor.scheduler.step import Draft
@@ -66,6 +67,18 @@ class Filling(Generic[W]):
         self._looked = 0
         self._able = victims
         self._victims: list[Entry[W]] | None = None
+
+    def begun(
+        self, running: Mapping[int, Entry[W]], bands: Iterable[Band[W]]
+    ) -> list[tuple[Order, float, float, int, Entry[W]]]:
+        """A heap of the prompts that were begun: there may be hundreds, and a step has time for a few."""
+        orders = {band: order_of(band) for band in bands}
+        heap = [
+            (orders[entry.band], entry.reached, entry.user.start, entry.ticket, entry)
+            for entry in (running[seq.ticket] for seq in self.draft.begun)
+        ]
+        heapify(heap)
+        return heap
 
     @property
     def admits(self) -> bool:
