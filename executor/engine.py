@@ -221,9 +221,8 @@ class Engine:
         if not seq.job.part:
             refused = self._scheduler.refuses(seq, self._moment(now_ns))
             if refused is not None:
-                retry_ms = refused.retry_ms
-                self._scheduler.turns_away(seq, retry_ms, now_ns)
-                self._end(seq.key, Cause.BACKLOG, now_ns, _LATE, retry_ms, queued=False)
+                self._scheduler.turns_away(seq, refused.retry_ms, now_ns)
+                self._end(seq.key, Cause.BACKLOG, now_ns, _LATE, refused.retry_ms, queued=False)
                 return
         self._scheduler.add(seq, now_ns)
         self._positions.join(seq)

@@ -271,6 +271,8 @@ def fault(job: Submit, *, vocab_size: int, context_tokens: int, kv_tokens: int) 
         return "max_new_tokens must be at least 1 and min_tokens at least 0"
     if job.grammar is not None and len(job.grammar.text.encode()) > GRAMMAR_BYTES_MAX:
         return f"a grammar must be at most {GRAMMAR_BYTES_MAX} bytes"
+    if job.retry_key is not None and not 16 <= len(job.retry_key) <= 32:
+        return "retry_key must have 16 to 32 bytes"
     if job.queue_ms_max is not None and job.queue_ms_max < 0:
         return "queue_ms_max must not be negative"
     if any(not 0 <= token < vocab_size for token in job.stop_token_ids):

@@ -272,6 +272,7 @@ async def opened(
             promises=Promises(clock.wall_ms),
             log=log,
             pseudonym=keyring.pseudonymiser(),
+            retry_key=keyring.retry_keys(),
             mint_key=lambda: api_keys.mint(os.urandom, keyring.derive(Purpose.API_KEYS)),
             draining=draining,
         )

@@ -42,6 +42,7 @@ class Job:
     stop_token_ids: tuple[int, ...] = ()
     grammar: Grammar | None = None
     service_class: str | None = None
+    retry_key: bytes | None = None
 
     @property
     def n(self) -> int:
@@ -71,6 +72,7 @@ class Job:
                 sampling=self.samplings[index % self.n],
                 grammar=self.grammar,
                 part=index > 0,
+                retry_key=None if index else self.retry_key,
             )
 
 

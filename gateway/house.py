@@ -113,5 +113,6 @@ class House:
     promises: Promises
     log: Callable[..., None]
     pseudonym: Callable[[str], str]
+    retry_key: Callable[[tuple[str, ...]], bytes]
     mint_key: Callable[[], NewKey]
     draining: Callable[[], bool]

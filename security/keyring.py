@@ -87,6 +87,14 @@ class Keyring:
         key = self.derive(Purpose.PSEUDONYM)
         return lambda text: hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:32]
 
+    def retry_keys(self) -> Callable[[tuple[str, ...]], bytes]:
+        """A client's retry key with all that it belongs to, to 16 bytes: equal for equal parts, in every
+        process of this deployment; meaningless without the root key."""
+        key = self.derive(Purpose.IDEMPOTENCY, b"retry")
+        return lambda parts: hmac.new(
+            key, b"".join(_sized(part.encode()) for part in parts), hashlib.sha256
+        ).digest()[:16]
+
 
 def open_keyring(path: Path, *, rng: Callable[[int], bytes] = os.urandom) -> Keyring:
     """Read the root key, creating it on first start.  Raises KeyringError."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
@@ -30,6 +30,7 @@ from gateway.case import Case, Job
 from gateway.errors import ApiError, unavailable
 from gateway.guard import read_body
 from gateway.house import Deployment, House, Reading
+from gateway.idempotency import client_key, retry_key
 from gateway.identify import identify, request_id
 from gateway.streaming import Events, respond, stream, until_disconnect
 from gateway.telling import Delta, Telling, Voice
@@ -99,9 +100,11 @@ class Generate:
             raise unavailable("This server is shutting down. Try again.", code="draining")
         who = await identify(self.house, scope)
         async with self._told(arrived, who):
+            key = client_key(scope["headers"])
             with self.doorway.held(who.tenant):
                 body = await read_body(receive, limit=BODY_BYTES_MAX)
-        await until_disconnect(receive, self._serve(arrived, who, body, send))
+        kept = retry_key(self.house.retry_key, who, self.family.route, key)
+        await until_disconnect(receive, self._serve(arrived, who, body, kept, send))
 
     def _blamed(self, why: ApiError, asked: Asked) -> ApiError:
         """With the field that the client wrote: a policy calls every prompt `messages`, counts prompts among
@@ -120,7 +123,9 @@ class Generate:
         """Around what comes before the line, which records for itself."""
         return refusals.told(self.house, who, arrived.request_id, self.family.route)
 
-    async def _serve(self, arrived: Arrival, who: Principal, body: bytes, send: Send) -> None:
+    async def _serve(
+        self, arrived: Arrival, who: Principal, body: bytes, kept: bytes | None, send: Send
+    ) -> None:
         house = self.house
         async with self._told(arrived, who):
             parsed = await _parse(body)
@@ -129,7 +134,10 @@ class Generate:
             asked = await self.family.ask(parsed, reading, arrived.wall_ms)
             service_class = lifecycle.class_for(house, who, asked.controls.service_tier)
         controls = asked.controls
-        job = _job(self.family.route, deployment, reading, asked, self.draw_seed(), service_class)
+        job = replace(
+            _job(self.family.route, deployment, reading, asked, self.draw_seed(), service_class),
+            retry_key=kept,
+        )
         case = Case(arrived.request_id, who, job, arrived.wall_ms, arrived.monotonic_ns)
         head = Head(
             id=self.family.id_prefix + arrived.request_id.removeprefix("req_"),

@@ -170,7 +170,7 @@ def play(seed: int) -> tuple[Gauges, int]:
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 2**32))
-def test_whatever_happens_each_request_says_what_it_says_alone(seed: int) -> None:
+def test_20_whatever_happens_each_request_says_what_it_says_alone(seed: int) -> None:
     play(seed)
 
 

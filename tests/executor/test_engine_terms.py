@@ -195,3 +195,22 @@ def test_nobody_makes_room_for_who_is_refused() -> None:
     house.run()
     assert [n for n in range(1, 9) if house.ended(n).cause is Cause.BACKLOG] == [6, 7, 8]
     house.assert_empty()
+
+
+def test_17_who_was_refused_and_comes_by_its_key_stands_where_it_stood() -> None:
+    house = house_of(seqs_max=2)
+    house.terms(Workload(name="interactive", ttft_ms=200))
+    for request in range(1, 12):
+        key = b"%016d" % request
+        house.submit(job(request, PROMPT, max_new_tokens=20, retry_key=key, **share("a")))
+    house.step()
+    late = [n for n in range(1, 12) if isinstance(house.heard[0, n][-1], Ended)]
+    assert late
+    house.terms(Workload(name="interactive"))  # promised nothing, so that both come in
+    house.submit(job(20, PROMPT, max_new_tokens=20, **share("a")))
+    house.submit(job(21, PROMPT, max_new_tokens=20, retry_key=b"%016d" % late[0], **share("a")))
+    house.step()
+    places = [entry.place for entry in house.engine._scheduler._waiting.values()]  # type: ignore[attr-defined]
+    assert late[0] - 1 in places, "the ticket of its first coming"
+    house.run()
+    house.assert_empty()

@@ -193,6 +193,7 @@ async def inhouse(
             metrics=Metrics(gauges=lambda: {MODEL: echo.gauges}, vllm_names=True),
             log=lambda event, **fields: logged.append({"event": event, **fields}),
             pseudonym=keyring.pseudonymiser(),
+            retry_key=keyring.retry_keys(),
             mint_key=lambda: api_keys.mint(os.urandom, pepper),
             draining=lambda: switch["draining"],
         )

@@ -81,7 +81,7 @@ def test_retry_after_is_right_to_the_millisecond(
 
 @QUICK
 @given(rates, steps)
-def test_tokens_in_any_window_stay_within_burst_and_rate(
+def test_21_tokens_in_any_window_stay_within_burst_and_rate(
     rate: Rate, history: list[tuple[int, int, int]]
 ) -> None:
     """SCHEDULER.md §1, with refunds counted against what was taken, under a clock that may step

@@ -66,6 +66,16 @@ def test_pseudonyms_are_stable_and_keyed(tmp_path: Path) -> None:
     assert len(name("alice")) == 32
 
 
+def test_retry_keys_are_stable_keyed_and_of_all_their_parts(tmp_path: Path) -> None:
+    made = open_keyring(tmp_path / "a").retry_keys()
+    again = open_keyring(tmp_path / "a").retry_keys()
+    other = open_keyring(tmp_path / "b").retry_keys()
+    assert made(("acme", "alice", "k")) == again(("acme", "alice", "k"))
+    assert len(made(("acme",))) == 16
+    assert made(("acme", "k")) != other(("acme", "k"))
+    assert made(("ab", "c")) != made(("a", "bc")), "no two lists of parts are one"
+
+
 @pytest.mark.parametrize("mode", (0o640, 0o604, 0o644, 0o660, 0o666, 0o610, 0o601))
 def test_a_file_that_others_can_use_is_refused_and_left_alone(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "root.key"

@@ -18,17 +18,25 @@ def scope(name: str, limits: Limits) -> tuple[ScopeLimits, ...]:
     return (ScopeLimits("user", name, limits),)
 
 
-def test_concurrent_admissions_never_exceed_the_burst() -> None:
+def test_21_concurrent_admissions_never_exceed_burst_and_rate() -> None:
+    """A burst of 663 tokens and 66.3 more in six seconds; each takes ten."""
+
     async def test() -> None:
-        tempo = MemoryTempo(Clock())
+        clock = Clock()
+        tempo = MemoryTempo(clock)
         shared = ScopeLimits("tenant", "acme", Limits(rpm=1000, output_tpm=663))
-        verdicts = await asyncio.gather(
-            *(
-                tempo.admit(TempoAsk(f"r{i}", (*scope(f"u{i}", Limits(rpm=5)), shared), 1, 10))
-                for i in range(200)
+
+        async def admitted(first: int) -> int:
+            asked = (
+                TempoAsk(f"r{i}", (*scope(f"u{i}", Limits(rpm=5)), shared), 1, 10)
+                for i in range(first, first + 200)
             )
-        )
-        assert sum(isinstance(verdict, Allow) for verdict in verdicts) == 66
+            verdicts = await asyncio.gather(*map(tempo.admit, asked))
+            return sum(isinstance(verdict, Allow) for verdict in verdicts)
+
+        assert await admitted(0) == 66
+        clock.ms += 6_000
+        assert await admitted(200) == 6
 
     run(test)
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
 
 from executor.scheduler.accounts import Accounts
+from executor.scheduler.admission import Admission, Held
 from executor.scheduler.fair import Fair
 from executor.scheduler.filling import Filling
+from executor.scheduler.foresight import Foresight, key_of
 from executor.scheduler.lanes import Band, Entry, Order, Place
 from executor.scheduler.locality import Window
+from executor.scheduler.promises import Ahead, Own, Refusal
+from executor.scheduler.protocol import Limits, Moment
 from executor.scheduler.reclaim import Allowance
 from executor.scheduler.residency import Residency
 from policies.fairness import Flow, Level
+from tests.executor.scheduler import test_admission as admission
 from tests.executor.scheduler import test_invariants as invariants
 from tests.executor.scheduler import test_locality as locality
 from tests.executor.scheduler import test_shares as shares
@@ -126,6 +131,53 @@ def count_what_rests_as_waiting(patch: Patch) -> None:
     patch.setattr(Band, "aside", lambda band, tenant: band.tenants.drop(tenant))
 
 
+def share_by_what_waits(patch: Patch) -> None:
+    """Each request another tenant, as if it were."""
+    held = Fair._held
+
+    def crowded(fair: Fair[Job], work: Job) -> Held:
+        found = held(fair, work)
+        return Held(found.rows, found.peak, found.weight + len(fair._waiting))
+
+    patch.setattr(Fair, "_held", crowded)
+
+
+def predict_from_the_whole_queue(patch: Patch) -> None:
+    own = Foresight.own
+
+    def all_of_it(seen: Foresight[Job], work: Job, place: int, absent: Sequence[Ahead]) -> Own:
+        return own(seen, work, place, absent)._replace(waiting=[each.ahead for each in seen.whole])
+
+    patch.setattr(Foresight, "own", all_of_it)
+    patch.setattr(Foresight, "has", lambda *_: True)
+
+
+def let_a_place_in_before_its_time(patch: Patch) -> None:
+    refuses = Admission.refuses
+
+    def early(one: Admission[Job], work: Job, held: Held, moment: Moment) -> Refusal | None:
+        mine = one._tickets.find(key_of(work), work.retry_key, moment.now_ns)
+        return None if mine is not None else refuses(one, work, held, moment)
+
+    patch.setattr(Admission, "refuses", early)
+
+
+def draw_a_ticket_each_time(patch: Patch) -> None:
+    patch.setattr(Admission, "place", lambda one, work, weight, now_ns: work.ticket)
+
+
+def forget_who_rests_on_renewal(patch: Patch) -> None:
+    renew, rest = Fair.renew, Band.rest
+
+    def forgetful(fair: Fair[Job], limits: Limits) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Band, "rest", lambda *_: None)
+            renew(fair, limits)
+        assert Band.rest is rest
+
+    patch.setattr(Fair, "renew", forgetful)
+
+
 BREAKS: tuple[tuple[Break, Callable[[], None]], ...] = (
     (
         drop_the_lift,
@@ -165,6 +217,27 @@ BREAKS: tuple[tuple[Break, Callable[[], None]], ...] = (
     (
         count_what_rests_as_waiting,
         invariants.test_01_each_request_ends_once_and_nothing_is_left_of_it,
+    ),
+    (
+        share_by_what_waits,
+        admission.test_15_arrivals_of_who_is_here_already_change_nobody_elses_answer,
+    ),
+    (
+        predict_from_the_whole_queue,
+        admission.test_15_whoever_is_within_its_part_is_taken_whatever_others_do,
+    ),
+    (predict_from_the_whole_queue, admission.test_18_a_flood_refuses_itself_alone),
+    (let_a_place_in_before_its_time, admission.test_17_before_its_time_a_place_is_worth_nothing),
+    (
+        let_a_place_in_before_its_time,
+        admission.test_17_asking_often_changes_no_start_time_and_no_ticket,
+    ),
+    (draw_a_ticket_each_time, admission.test_17_asking_often_changes_no_start_time_and_no_ticket),
+    (
+        forget_who_rests_on_renewal,
+        lambda: admission.test_a_class_that_becomes_another_sort_knows_of_whom_nothing_runs(
+            (None, 1.0)
+        ),
     ),
 )
 

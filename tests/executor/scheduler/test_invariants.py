@@ -1,5 +1,6 @@
-"""SCHEDULER.md §2's invariants over generated histories.  14 and 20 are the engine's
-(`test_engine_fuzz.py` has 20); what admission promises is tested with it."""
+"""SCHEDULER.md §2's invariants over generated histories.  Elsewhere: 06, 08, 09 and 16 in `test_shares.py`;
+15, 17 and 18 in `test_admission.py` and `test_lobby.py`; 20 in `../test_engine_fuzz.py`; 21, which is of the
+gateway's rates, in `tests/policies/test_rate.py` and `tests/tenants/test_tempo.py`."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_nobody_goes_in_vain() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_comes_and_goes_the_bounds_hold_and_newcomers_find_a_place(seed: int) -> None:
+def test_18_whatever_comes_and_goes_the_bounds_hold_and_newcomers_find_a_place(seed: int) -> None:
     rng = Random(seed)
     crowd = Crowd(rng.randint(4, 20), held_bytes=rng.randint(40, 200))
     for at in range(300):
