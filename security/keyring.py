@@ -47,6 +47,7 @@ class Purpose(StrEnum):
     KEY_ID = "key-id"
     TENANT_SECRETS = "tenant-secrets"
     CACHE_PUBLIC = "cache-public"
+    REGISTERED_PUBLIC = "registered-public"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ tokens.  Instants are monotonic nanoseconds.  Source: SECURITY.md §2 (Authoriza
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from policies.facts import Principal, Role, Standing
@@ -116,11 +116,29 @@ def _may_read(principal: Principal, document: Document, acl: Acl | None, now_ns:
         and (acl.acl_version, acl.content_version)
         == (document.acl_version, document.content_version)
         and (acl.expires_ns is None or now_ns < acl.expires_ns)
-        and (
-            (principal.issuer, principal.user) in acl.users
-            or any((principal.issuer, group) in acl.groups for group in principal.groups)
-            or not principal.roles.isdisjoint(acl.roles & _OF_A_TENANT)
-        )
+        and names(acl, principal)
+    )
+
+
+def names(acl: Acl, principal: Principal) -> bool:
+    """Whether a list has this principal on it, within the tenant that it knows to be theirs."""
+    return (
+        (principal.issuer, principal.user) in acl.users
+        or any((principal.issuer, group) in acl.groups for group in principal.groups)
+        or not principal.roles.isdisjoint(acl.roles & _OF_A_TENANT)
+    )
+
+
+def renewed(label: Label, snapshot: Snapshot) -> Label:
+    """The same texts by the ACLs of now: what to ask `decide` of a request that runs, which may go on
+    where a list was changed and still has its reader on it.  Never for a look-up."""
+    known = ((each, snapshot.acls.get(each.id)) for each in label.documents)
+    return replace(
+        label,
+        documents=frozenset(
+            each if acl is None else replace(each, acl_version=acl.acl_version)
+            for each, acl in known
+        ),
     )
 
 

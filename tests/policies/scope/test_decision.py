@@ -11,7 +11,7 @@ import pytest
 
 from policies.facts import Credential, CredentialKind, Principal, Role, Standing
 from policies.scope import labels
-from policies.scope.decision import Acl, Decision, Snapshot, decide
+from policies.scope.decision import Acl, Decision, Snapshot, decide, renewed
 from policies.scope.labels import Document, Label, Template, join_all
 from policies.verdict import Allow, Deny, Reason
 
@@ -171,3 +171,15 @@ def test_it_stands_while_no_document_has_moved_on(
     versions: dict[str, int], now_ns: int, *, stands: bool
 ) -> None:
     assert made().stands(versions, now_ns) is stands
+
+
+def test_a_label_is_renewed_to_the_lists_of_now_and_never_to_another_text() -> None:
+    regranted = with_lease(replace(WIDE, acl_version=9))
+    assert asked(**regranted) == Deny(Reason.DOCUMENT_NOT_FOUND)  # what was granted before
+    renewed_label = renewed(LABEL, regranted["snapshot"])
+    assert isinstance(asked(label=renewed_label, **regranted), Allow)
+    narrowed = with_lease(replace(WIDE, acl_version=9, users=frozenset()))
+    rewritten = with_lease(replace(WIDE, content_version=2))
+    for changed in (narrowed, rewritten, with_lease(None)):
+        asks = asked(label=renewed(LABEL, changed["snapshot"]), **changed)
+        assert asks == Deny(Reason.DOCUMENT_NOT_FOUND)
