@@ -16,14 +16,16 @@ Source: SCHEDULER.md §2, "Admission" and "Retries"; README.md, decisions.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp2, frexp, inf
 from typing import Final, Generic, NamedTuple
+from zlib import crc32
 
 from executor.cost import Rates
 from executor.scheduler.accounts import terms_of
-from executor.scheduler.foresight import Foresight, key_of
+from executor.scheduler.foresight import KEPT, Foresight, Key, key_of
 from executor.scheduler.lanes import Entry
 from executor.scheduler.peak import Peak
 from executor.scheduler.promises import (
@@ -91,7 +93,7 @@ def part_of(weight: float, all_weight: float) -> float:
 class Admission(Generic[W]):
     """`answer`: tokens that a request will probably say.  `headroom`: kept for those under their share."""
 
-    __slots__ = ("_answer", "_crowd", "_headroom", "_tickets", "foresight", "limits")
+    __slots__ = ("_answer", "_crowd", "_headroom", "_refused", "_tickets", "foresight", "limits")
 
     def __init__(self, limits: Limits, headroom: float, answer: Callable[[W], int]) -> None:
         self.limits = limits
@@ -99,6 +101,7 @@ class Admission(Generic[W]):
         self._headroom = headroom
         self._answer = answer
         self._crowd = Crowd()
+        self._refused: OrderedDict[Key, int] = OrderedDict()
         self._tickets = Tickets()
 
     def refuses(self, work: W, held: Held, moment: Moment) -> Refusal | None:
@@ -116,12 +119,15 @@ class Admission(Generic[W]):
         if late_ns > 0 and seen.has(work):
             predicted_ns = self._room_ns(work, before, held, moment)
             if late_by_ns(predicted_ns, factor, promised_ns) > 0:
-                return Refusal(told_ms(late_ns, work.ticket))
+                return Refusal(told_ms(late_ns, self._seed(work)))
         seen.watches(work, predicted_ns, moment.now_ns)
         return None
 
     def turns_away(self, work: W, retry_ms: int, now_ns: int) -> None:
         """It was told to come back then."""
+        self._refused[key_of(work)] = self._refused.pop(key_of(work), 0) + 1
+        if len(self._refused) > KEPT:
+            self._refused.popitem(last=False)
         self._tickets.keep(key_of(work), work, self._ahead(work), retry_ms=retry_ms, now_ns=now_ns)
 
     def place(self, work: W, weight: float, now_ns: int) -> int:
@@ -132,6 +138,11 @@ class Admission(Generic[W]):
 
     def waits(self, entry: Entry[W]) -> None:
         self.foresight.waits(entry, self._answer(entry.work))
+
+    def _seed(self, work: W) -> int:
+        """Of the jitter: of its tenant's own refusals so far.  A ticket would tell, to who looks closely, how
+        many requests there were of all."""
+        return crc32(work.tenant.encode()) + self._refused.get(key_of(work), 0)
 
     # The two predictions
 

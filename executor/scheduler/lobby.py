@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Generic
+from zlib import crc32
 
 from executor.scheduler.promises import told_ms
 from executor.scheduler.protocol import W
@@ -141,7 +142,8 @@ class Lobby(Generic[W]):
         tenant = self._tenants.get(work.tenant)
         others = max(0.0, self._weight - (0.0 if tenant is None else tenant.weight))
         part = work.tenant_weight / (others + work.tenant_weight)
-        return told_ms(self._gap_ns / part, work.ticket)
+        own = 0 if tenant is None else tenant.count
+        return told_ms(self._gap_ns / part, crc32(f"{own} {work.tenant}".encode()))
 
     @property
     def _is_over(self) -> bool:
