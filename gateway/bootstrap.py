@@ -32,14 +32,15 @@ from gateway.live import Live, LiveRequest
 from gateway.metrics import Metrics
 from gateway.models_store import ModelMissing, fetch
 from gateway.promises import Promises
+from gateway.recording import AuditGauges, open_audit
 from gateway.reload import reload
 from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
 from policies.price import PriceList
 from security import api_keys
 from security.audit import AuditEvent
-from security.audit_files import AuditCorrupt, AuditLocked
-from security.audit_log import AuditLog
+from security.audit_files import AuditLocked
+from security.audit_start import AuditCorrupt
 from security.authenticate import Authenticator
 from security.dev_issuer import KEY_FILE as DEV_KEY_FILE
 from security.keyring import KeyringError, Purpose, open_keyring
@@ -213,12 +214,7 @@ async def opened(
     if settings.mode is Mode.DEVELOPMENT:
         development = development_mode(state, now_s=clock.wall_ms() // 1000)
     async with AsyncExitStack() as stack:
-        audit = await asyncio.to_thread(
-            AuditLog.open,
-            state / "audit",
-            key=keyring.derive(Purpose.AUDIT),
-            clock_ms=clock.wall_ms,
-        )
+        audit = await asyncio.to_thread(open_audit, settings, keyring, clock.wall_ms, log)
         stack.push_async_callback(audit.aclose)
         await audit.append(AuditEvent(kind="gateway.started", outcome="done"))
         store = await asyncio.to_thread(Store.open, settings.state.database_url)
@@ -276,6 +272,7 @@ async def opened(
             mint_key=lambda: api_keys.mint(os.urandom, keyring.derive(Purpose.API_KEYS)),
             draining=draining,
         )
+        house.metrics.registry.register(AuditGauges(audit.sinks))
         stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
         housekeeping = asyncio.create_task(keep_house(house))
         stack.push_async_callback(_cancelled, housekeeping)

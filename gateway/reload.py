@@ -19,7 +19,7 @@ from policies.price import PriceList
 from security.audit import AuditEvent
 from tenants.ledger import BookFault
 
-AT_START = ("listen", "state", "models", "webhooks")
+AT_START = ("listen", "state", "audit", "models", "webhooks")
 
 
 async def reload(house: House, settings: Settings, now_s: Callable[[], int]) -> Settings:

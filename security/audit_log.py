@@ -1,14 +1,16 @@
-"""The audit log's sink: records become durable before anybody hears of what they record.
+"""The audit log: records become durable before anybody hears of what they record.
 
 Refuses to know what a request is, and never chooses availability: whoever cannot have its record
 written in time gets `AuditUnavailable` and must not go on.
 
-Theory of operation.  One thread owns the files.  It takes all that wait (a group), writes them with
-one `write`, makes them durable with one `fdatasync`, overwrites the head, and only then answers
-(group commit: the longer a sync takes, the more share the next).  A failed group leaves no trace: the
-file is cut back to the last durable record before anything else is written.  While the sink fails,
-the thread tries by itself once in `retry_s`; the first record that succeeds says that it had failed.
-Source: SECURITY.md §1 (P11), §6 (OpenBao).
+Theory of operation.  One thread owns the log.  It takes all that wait (a group), makes them one batch,
+hands it to the directories (`audit_sinks`), each of which writes it with one `write` and makes it durable
+with one `fdatasync`, and only then answers (group commit: the longer a sync takes, the more share the
+next).  A failed group leaves no trace: the files are cut back to the last durable record before anything
+else is written.  While no directory can write, the thread tries by itself once in `retry_s`; the first
+record that succeeds says that it had failed.  Every `sign_records` records or `sign_s` seconds, and at
+the end, a signed checkpoint covers what is new.
+Source: SECURITY.md §1 (P11), §6 (OpenBao, Transparency logs).
 """
 
 from __future__ import annotations
@@ -17,14 +19,19 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from security.audit import AuditEvent, AuditUnavailable, fields
-from security.audit_files import GROUP_MAX, OS_DISK, Disk, Files, open_files
+from security.audit_files import OS_DISK, Disk
+from security.audit_signer import AuditKeys
+from security.audit_sinks import Changed, Sinks, SinkState
+from security.audit_start import GROUP_MAX, Started, start
+from security.audit_writer import Timed, compose
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,12 @@ class Tuning:
     segment_bytes: int = 16 * 1024 * 1024
     queue_max: int = 4096
     deadline_s: float = 5.0
+    """For whoever waits for a record."""
+    sink_deadline_s: float = 1.0
+    """For one directory, while another has it."""
     retry_s: float = 1.0
+    sign_records: int = 4096
+    sign_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,40 +55,69 @@ class _Entry:
 
 
 class AuditLog:
-    def __init__(self, files: Files, *, clock_ms: Callable[[], int], tuning: Tuning) -> None:
-        self._files = files
+    def __init__(
+        self,
+        started: Started,
+        *,
+        keys: AuditKeys,
+        clock_ms: Callable[[], int],
+        tuning: Tuning,
+        report: Callable[[Changed], None],
+    ) -> None:
+        self._keys = keys
         self._clock_ms = clock_ms
         self._tuning = tuning
+        self._report = report
+        self._tip = started.tip
+        self._sinks = Sinks(
+            started.files,
+            started.tip.place,
+            keys.mac,
+            deadline_s=tuning.sink_deadline_s,
+            retry_s=tuning.retry_s,
+        )
+        self._untold = list(started.told)
         self._queue: queue.Queue[_Entry | None] = queue.Queue(tuning.queue_max)
         self._gate = threading.Lock()  # nobody enters once closed
         self._failing = False
         self._stalled = False
         self._closed = False
+        self._sign_at_s = time.monotonic() + tuning.sign_s
         self._thread = threading.Thread(target=self._run, name="audit-log", daemon=True)
-        self._thread.start()
 
     @classmethod
     def open(
         cls,
-        folder: Path,
+        folders: Sequence[Path],
         *,
-        key: bytes,
+        keys: AuditKeys,
         clock_ms: Callable[[], int],
         rng: Callable[[int], bytes] = os.urandom,
         tuning: Tuning = Tuning(),
-        disk: Disk = OS_DISK,
+        disk_of: Callable[[Path], Disk] = lambda _: OS_DISK,
+        report: Callable[[Changed], None] = lambda _: None,
     ) -> Self:
-        """Take the directory and go on where it ends.  `key` is the keyring's for `audit`.  Raises
-        AuditLocked, AuditCorrupt (`audit_files`) or OSError."""
-        files = open_files(
-            folder,
-            key=key,
-            clock_ms=clock_ms,
-            rng=rng,
-            segment_bytes=tuning.segment_bytes,
-            disk=disk,
-        )
-        return cls(files, clock_ms=clock_ms, tuning=tuning)
+        """Take the directories, which hold one log each the same, and go on where it ends.  `report` is
+        told from another thread when one falls behind or comes back.  Raises AuditLocked, AuditCorrupt
+        (`audit_start`) or OSError."""
+        started = start(folders, keys=keys, rng=rng, disk_of=disk_of)
+        log = cls(started, keys=keys, clock_ms=clock_ms, tuning=tuning, report=report)
+        try:
+            log._write([], sign=False)  # what happened is recorded before anybody is served
+        except BaseException:
+            log._sinks.close(tuning.deadline_s)
+            raise
+        log._thread.start()
+        return log
+
+    @property
+    def chain(self) -> str:
+        """Which log this is."""
+        return self._tip.place.head.chain
+
+    def sinks(self) -> tuple[SinkState, ...]:
+        """Each directory as it stands, in the order given."""
+        return self._sinks.states()
 
     def require_healthy(self) -> None:
         """Raises AuditUnavailable where an append would most likely fail: ask before doing work that
@@ -143,33 +184,81 @@ class AuditLog:
         """The writer thread, until closed and empty."""
         while not (self._closed and self._queue.empty()):
             self._commit(self._gather())
-        self._files.close()
+        try:
+            self._write([], sign=True)
+        except Exception:  # noqa: BLE001 — the next start signs what this one could not
+            self._failing = True
+        self._sinks.close(self._tuning.deadline_s)
 
     def _gather(self) -> list[_Entry]:
-        """All that wait, up to a group; nobody, where the sink fails and it is time to try it."""
+        """All that wait, up to a group; nobody, where it is time to do something without them."""
         group: list[_Entry | None] = []
         try:
-            group.append(self._queue.get(timeout=self._tuning.retry_s if self._failing else None))
+            group.append(self._queue.get(timeout=self._patience_s()))
             while len(group) < GROUP_MAX:
                 group.append(self._queue.get_nowait())
         except queue.Empty:
             pass
         return [entry for entry in group if entry is not None]
 
+    def _patience_s(self) -> float | None:
+        if self._failing:
+            return self._tuning.retry_s
+        if self._sinks.has_changed:
+            return 0.0
+        waits = [] if self._sinks.all_current else [self._tuning.retry_s]
+        if self._tip.unsigned:
+            waits.append(max(0.0, self._sign_at_s - time.monotonic()))
+        return min(waits, default=None)
+
     def _commit(self, group: list[_Entry]) -> None:
         ours = [entry for entry in group if entry.done.set_running_or_notify_cancel()]
-        events = [(entry.event, entry.at_ms) for entry in ours]
-        if self._failing:
-            told = AuditEvent(kind="audit.recovered", reason="sink_failed")
-            events.insert(0, (told, self._clock_ms()))
+        due = self._tip.unsigned >= self._tuning.sign_records
         try:
-            first = self._files.write(events)
+            first = self._write(
+                [(entry.event, entry.at_ms) for entry in ours],
+                sign=due or time.monotonic() >= self._sign_at_s,
+            )
         except Exception as error:  # noqa: BLE001 — whatever it is, who waits must be told
             self._failing = True
             for entry in ours:
                 entry.done.set_exception(AuditUnavailable(type(error).__name__))
             return
-        first += len(events) - len(ours)
         self._failing = self._stalled = False
         for number, entry in enumerate(ours, first):
             entry.done.set_result(number)
+
+    def _write(self, events: list[Timed], *, sign: bool) -> int:
+        """Make all durable, after what is to be told of ourselves; the first one's number."""
+        self._sinks.tend()
+        for change in self._sinks.changes():
+            self._report(change)
+            self._untold.append(_told(change))
+        told = list(self._untold)
+        if self._failing:
+            told.insert(0, AuditEvent(kind="audit.recovered", reason="sink_failed"))
+        now_ms = self._clock_ms()
+        composed = compose(
+            self._tip,
+            [*((event, now_ms) for event in told), *events],
+            keys=self._keys,
+            now_ms=now_ms,
+            segment_bytes=self._tuning.segment_bytes,
+            sign=sign,
+        )
+        self._sinks.write(composed.batch)
+        if composed.after.signed is not self._tip.signed or not self._tip.unsigned:
+            self._sign_at_s = time.monotonic() + self._tuning.sign_s
+        self._tip = composed.after
+        self._untold = []
+        return composed.first + len(told)
+
+
+def _told(change: Changed) -> AuditEvent:
+    lost = change.reason is not None
+    return AuditEvent(
+        kind="audit.sink_lost" if lost else "audit.sink_back",
+        target=str(change.sink),
+        reason=change.reason,
+        count=change.lacks if lost else None,
+    )

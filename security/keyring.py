@@ -41,6 +41,7 @@ class Purpose(StrEnum):
 
     API_KEYS = "api-keys"
     AUDIT = "audit"
+    AUDIT_SIGNING = "audit-signing"
     PSEUDONYM = "pseudonym"
     REQUEST_IDS = "request-ids"
     IDEMPOTENCY = "idempotency"

@@ -1,7 +1,8 @@
 """Liveness and readiness.  No credential, no detail beyond one word.
 
 `/health`: the process answers.  `/ready`: it would serve a request now; 503 while a model loads,
-while the audit log cannot be written, and while draining, so that a balancer looks elsewhere.
+while the audit log cannot be written, and while draining, so that a balancer looks elsewhere.  Ready
+with `"audit": "behind"`: a directory of the audit log lacks records that another has.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Ready:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = readiness(self.house)
         if status == "ready":
-            await respond(send, 200, b'{"status":"ready"}')
+            await respond(send, 200, json_bytes({"status": status, **behind(self.house)}))
         else:
             await respond(send, 503, json_bytes({"status": status}), {"retry-after": "1"})
 
@@ -44,3 +45,7 @@ def readiness(house: House) -> str:
     except AuditUnavailable:
         return "audit_unavailable"
     return "ready"
+
+
+def behind(house: House) -> dict[str, str]:
+    return {} if all(each.current for each in house.audit.sinks()) else {"audit": "behind"}

@@ -15,7 +15,7 @@ import msgspec
 from gateway.settings.decode import decode
 from gateway.settings.faults import Fault, SettingsError
 from gateway.settings.rules import CHECKS, cross, notices
-from gateway.settings.shape import File, Listen, Mode, Settings, State
+from gateway.settings.shape import Audit, File, Listen, Mode, Settings, State
 
 CONFIG_BYTES_MAX = 4 << 20
 ENV_CONFIG = "LOCKGATE_CONFIG"
@@ -33,6 +33,7 @@ def load(path: Path, env: Mapping[str, str], *, now_s: int | None = None) -> Set
         source=source,
         listen=file.listen,
         state=file.state,
+        audit=file.audit,
         models=file.models,
         prices=file.prices,
         issuers=file.issuers,
@@ -89,7 +90,12 @@ def with_state_dir(settings: Settings, state_dir: Path, env: Mapping[str, str]) 
         redis_url=old.redis_url,
         root_key_file=_moved(old.root_key_file, old.dir, state_dir) or old.root_key_file,
     )
-    return msgspec.structs.replace(settings, state=state, models_dir=_models_dir(env, state_dir))
+    audit = Audit(
+        dirs=tuple(_moved(each, old.dir, state_dir) or each for each in settings.audit.dirs)
+    )
+    return msgspec.structs.replace(
+        settings, state=state, audit=audit, models_dir=_models_dir(env, state_dir)
+    )
 
 
 def with_model_path(settings: Settings, path: str) -> Settings:

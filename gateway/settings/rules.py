@@ -18,6 +18,7 @@ from gateway.settings import rules_classes
 from gateway.settings.decode import Check
 from gateway.settings.faults import Fault
 from gateway.settings.shape import (
+    Audit,
     Budget,
     Cache,
     Device,
@@ -106,6 +107,18 @@ def _state(state: State, path: str) -> Iterator[Fault]:
         )
 
 
+def _audit(audit: Audit, path: str) -> Iterator[Fault]:
+    for index, each in enumerate(audit.dirs):
+        others = audit.dirs[:index]
+        if any(each.is_relative_to(other) or other.is_relative_to(each) for other in others):
+            yield Fault(
+                f"{path}.dirs[{index}]",
+                "is, or lies in, or holds another of them",
+                "folders apart from each other, best on different disks",
+                "Name another folder.",
+            )
+
+
 def _model(model: Model, path: str) -> Iterator[Fault]:
     if model.device is Device.CUDA and model.numerics is not Numerics.FAST:
         yield not_yet(
@@ -172,6 +185,7 @@ CHECKS: Mapping[type, Check] = MappingProxyType(
     {
         Listen: _listen,
         State: _state,
+        Audit: _audit,
         Model: _model,
         Price: _price,
         Issuer: _issuer,

@@ -99,6 +99,12 @@ class State(Part, frozen=True, kw_only=True):
     root_key_file: Path = Path("var/root.key")
 
 
+class Audit(Part, frozen=True, kw_only=True):
+    """`dirs`: where the log is written, each whole; empty: `audit` in the state's."""
+
+    dirs: Annotated[tuple[Path, ...], Meta(max_length=4)] = ()
+
+
 BATCH_SIZE = 16
 BATCH_WAIT_MS = 50
 """What the executor takes where the file is silent."""
@@ -231,6 +237,7 @@ class File(Part, frozen=True, kw_only=True):
 
     listen: Listen
     state: State = State()
+    audit: Audit = Audit()
     models: Annotated[tuple[Model, ...], Meta(min_length=1, max_length=64)]
     prices: Annotated[tuple[Price, ...], Meta(max_length=10_000)]
     issuers: Annotated[tuple[Issuer, ...], Meta(max_length=64)]
@@ -256,6 +263,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     listen: Listen
     state: State
+    audit: Audit = Audit()
     models: tuple[Model, ...]
     prices: tuple[Price, ...]
     issuers: tuple[Issuer, ...]

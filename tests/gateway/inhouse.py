@@ -36,6 +36,7 @@ from policies.facts import Budget, Limits, Price
 from policies.price import PriceList
 from security import api_keys
 from security.audit_log import AuditLog
+from security.audit_signer import AuditKeys
 from security.authenticate import Authenticator
 from security.dev_issuer import open_dev_issuer
 from security.jwks_source import FileReader, JwksSource
@@ -152,7 +153,7 @@ async def inhouse(
     switch = {"draining": False}
     async with AsyncExitStack() as stack:
         audit = AuditLog.open(
-            folder / "audit", key=keyring.derive(Purpose.AUDIT), clock_ms=clock.wall_ms
+            [folder / "audit"], keys=AuditKeys.of(keyring), clock_ms=clock.wall_ms
         )
         stack.push_async_callback(audit.aclose)
         store = Store.open(f"sqlite:///{folder}/lockgate.db")

@@ -7,7 +7,11 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from security.audit_signer import AuditKeys, Signer
+
 T = TypeVar("T")
+
+AUDIT_KEYS = AuditKeys(b"a" * 32, Signer.from_seed(b"s" * 32, "lockgate-audit/test"))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

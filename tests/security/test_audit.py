@@ -14,39 +14,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from security.audit import (
+from security.audit import AuditEvent, encode
+from security.audit_chain import (
     HEAD_BYTES,
     LINE_BYTES_MAX,
-    AuditEvent,
     Broken,
     Head,
     Link,
     decode_head,
-    encode,
     encode_head,
     follow,
     read,
 )
-from security.audit_log import AuditLog, Tuning
-from security.audit_verify import HEAD_FILE, segments, verify
-from tests.security.helpers import byte_source
+from security.audit_checkpoint import CHECKPOINT_FILE
+from security.audit_log import AuditLog
+from security.audit_verify import verify
+from security.audit_walk import HEAD_FILE, segments
+from tests.security.audit_kit import write
+from tests.security.helpers import AUDIT_KEYS, byte_source
 
-KEY = b"a" * 32
+KEY = AUDIT_KEYS.mac
 EVENT = AuditEvent(kind="request.completed", request_id="r1", tenant="acme", output_tokens=7)
-
-
-def write(folder: Path, records: int, *, segment_bytes: int = 1 << 20) -> None:
-    """Record 0 is the chain's own."""
-    log = AuditLog.open(
-        folder,
-        key=KEY,
-        clock_ms=lambda: 1000,
-        rng=byte_source(3),
-        tuning=Tuning(segment_bytes=segment_bytes),
-    )
-    for i in range(records):
-        log.append_blocking(AuditEvent(kind="test.record", count=i))
-    log.close()
 
 
 # --- one record
@@ -315,7 +303,7 @@ def test_a_head_that_names_another_chain(tmp_path: Path) -> None:
 def test_two_whole_logs_cannot_be_exchanged(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     write(one, 3)
-    log = AuditLog.open(two, key=KEY, clock_ms=lambda: 1, rng=byte_source(9))
+    log = AuditLog.open([two], keys=AUDIT_KEYS, clock_ms=lambda: 1, rng=byte_source(9))
     for _ in range(3):
         log.append_blocking(EVENT)
     log.close()
@@ -324,14 +312,16 @@ def test_two_whole_logs_cannot_be_exchanged(tmp_path: Path) -> None:
 
 
 def test_a_head_kept_elsewhere_finds_what_the_one_here_cannot(tmp_path: Path) -> None:
-    """Log and head put back together to an earlier state: the documented limit, and its remedy."""
+    """All put back together to an earlier state: the documented limit, and its remedy."""
     write(tmp_path, 2)
-    path, head = segments(tmp_path)[0][1], tmp_path / HEAD_FILE
-    early = (path.read_bytes(), head.read_bytes())
+    files = [segments(tmp_path)[0][1], tmp_path / HEAD_FILE, tmp_path / CHECKPOINT_FILE]
+    early = [path.read_bytes() for path in files]
     write(tmp_path, 2)
-    kept = decode_head(head.read_bytes(), KEY)
-    path.write_bytes(early[0])
-    head.write_bytes(early[1])
+    kept = decode_head(files[1].read_bytes(), KEY)
+    for path, data in zip(files[:2], early, strict=False):
+        path.write_bytes(data)
+    assert (verify(tmp_path, KEY).reason, verify(tmp_path, KEY).bad_index) == ("truncated", 3)
+    files[2].write_bytes(early[2])
     assert verify(tmp_path, KEY).ok
     verdict = verify(tmp_path, KEY, expect=kept)
     assert (verdict.ok, verdict.bad_index, verdict.reason) == (False, 3, "truncated")

@@ -10,105 +10,27 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from security.audit import AuditEvent, AuditUnavailable, Head, Link, encode_head, read
-from security.audit_files import AuditCorrupt, AuditLocked, Disk
+from security.audit import AuditEvent, AuditUnavailable
+from security.audit_chain import Head, Link, encode_head, read
+from security.audit_checkpoint import CHECKPOINT_FILE
+from security.audit_files import AuditLocked, Disk
 from security.audit_log import AuditLog, Tuning
-from security.audit_verify import HEAD_FILE, segments, verify
-from tests.security.helpers import byte_source, run
+from security.audit_start import AuditCorrupt
+from security.audit_verify import verify
+from security.audit_walk import HEAD_FILE, segments
+from tests.security.audit_kit import EVENT, FAST, QUICK, BadDisk, kinds, records, wait_healthy
+from tests.security.audit_kit import opened as opened_all
+from tests.security.helpers import AUDIT_KEYS, run
 
-KEY = b"a" * 32
-EVENT = AuditEvent(kind="request.completed", request_id="r1")
-FAST = Tuning(deadline_s=5, retry_s=0.005)
-
-
-QUICK = Disk(sync=lambda _: None, sync_folder=lambda _: None)
-"""For tests that open a log hundreds of times and never cut the power."""
+KEY = AUDIT_KEYS.mac
 
 
 def opened(folder: Path, *, tuning: Tuning = FAST, disk: Disk | None = None) -> AuditLog:
-    return AuditLog.open(
-        folder,
-        key=KEY,
-        clock_ms=lambda: 1000,
-        rng=byte_source(3),
-        tuning=tuning,
-        disk=disk or Disk(),
-    )
-
-
-def records(folder: Path) -> list[dict[str, object]]:
-    parts = [path.read_bytes() for _, path in segments(folder)]
-    return [read(line) for part in parts for line in part.splitlines()]
-
-
-def kinds(folder: Path) -> list[object]:
-    return [record["kind"] for record in records(folder)]
-
-
-@dataclass
-class BadDisk:
-    """A disk that refuses, hangs or is slow when told to, and remembers the order of calls."""
-
-    error: OSError | None = None
-    write_at_most: int | None = None
-    truncate_error: OSError | None = None
-    head_error: OSError | None = None
-    hold: threading.Event | None = None
-    held: threading.Event = field(default_factory=threading.Event)
-    calls: list[str] = field(default_factory=list)
-
-    def disk(self) -> Disk:
-        return Disk(write=self.write, pwrite=self.pwrite, sync=self.sync, truncate=self.truncate)
-
-    def write(self, fd: int, data: bytes) -> int:
-        self.calls.append("write")
-        if self.error is not None and self.write_at_most is None:
-            raise self.error
-        if self.write_at_most is not None:
-            if self.write_at_most == 0:
-                assert self.error is not None
-                raise self.error
-            data, self.write_at_most = data[: self.write_at_most], 0
-        return os.write(fd, data)
-
-    def pwrite(self, fd: int, data: bytes, at: int) -> int:
-        self.calls.append("head")
-        if self.head_error is not None:
-            raise self.head_error
-        return os.pwrite(fd, data, at)
-
-    def sync(self, fd: int) -> None:
-        self.calls.append("sync")
-        if self.hold is not None:
-            self.held.set()
-            assert self.hold.wait(10)
-        if self.error is not None:
-            raise self.error
-        os.fdatasync(fd)
-
-    def truncate(self, fd: int, size: int) -> None:
-        self.calls.append("truncate")
-        if self.truncate_error is not None:
-            raise self.truncate_error
-        os.ftruncate(fd, size)
-
-
-def wait_healthy(log: AuditLog) -> None:
-    """The writer tries by itself; it cannot be hurried, only watched."""
-    pause = threading.Event()
-    for _ in range(2000):
-        try:
-            log.require_healthy()
-        except AuditUnavailable:
-            pause.wait(0.002)
-        else:
-            return
-    pytest.fail("the sink did not recover")
+    return opened_all(folder, tuning=tuning, disks=[disk or Disk()])
 
 
 # --- the good case
@@ -327,7 +249,8 @@ def test_l8_a_tail_torn_at_any_byte_is_cut_off_and_recorded(tmp_path: Path) -> N
     log.append_blocking(EVENT)
     log.close()
     path, head = segments(tmp_path)[0][1], tmp_path / HEAD_FILE
-    whole, vouched = path.read_bytes(), head.read_bytes()
+    checkpoints = tmp_path / CHECKPOINT_FILE
+    whole, vouched, signed = path.read_bytes(), head.read_bytes(), checkpoints.read_bytes()
     log = opened(tmp_path)
     log.append_blocking(EVENT)
     log.close()
@@ -335,6 +258,7 @@ def test_l8_a_tail_torn_at_any_byte_is_cut_off_and_recorded(tmp_path: Path) -> N
     for at in range(len(whole) + 1, len(longer)):
         path.write_bytes(longer[:at])
         head.write_bytes(vouched)  # the last record was never answered for
+        checkpoints.write_bytes(signed)
         opened(tmp_path, disk=QUICK).close()
         assert verify(tmp_path, KEY).ok, at
         last = records(tmp_path)[-1]
@@ -363,6 +287,7 @@ def test_a_crash_at_any_point_of_the_very_first_start(tmp_path: Path) -> None:
         for head in (b"", None):
             path.write_bytes(first[:at])
             (tmp_path / HEAD_FILE).unlink(missing_ok=True)
+            (tmp_path / CHECKPOINT_FILE).unlink(missing_ok=True)
             if head is not None:
                 (tmp_path / HEAD_FILE).write_bytes(head)
             opened(tmp_path, disk=QUICK).close()
@@ -420,7 +345,8 @@ import sys
 from pathlib import Path
 from security.audit import AuditEvent
 from security.audit_log import AuditLog
-log = AuditLog.open(Path(sys.argv[1]), key=b"a" * 32, clock_ms=lambda: 1)
+from tests.security.helpers import AUDIT_KEYS
+log = AuditLog.open([Path(sys.argv[1])], keys=AUDIT_KEYS, clock_ms=lambda: 1)
 while True:
     print(log.append_blocking(AuditEvent(kind="test.record")), flush=True)
 """
@@ -453,8 +379,9 @@ import resource, signal, sys
 from pathlib import Path
 from security.audit import AuditEvent, AuditUnavailable
 from security.audit_log import AuditLog
+from tests.security.helpers import AUDIT_KEYS
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-log = AuditLog.open(Path(sys.argv[1]), key=b"a" * 32, clock_ms=lambda: 1)
+log = AuditLog.open([Path(sys.argv[1])], keys=AUDIT_KEYS, clock_ms=lambda: 1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 done = 0
 try:

@@ -1,0 +1,59 @@
+"""The audit log as the house has it: where it lies, who hears when a directory of it falls behind, and
+what Prometheus reads of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.settings import Settings
+from security.audit_log import AuditLog
+from security.audit_signer import AuditKeys
+from security.audit_sinks import Changed, SinkState
+from security.keyring import Keyring
+
+
+def audit_folders(settings: Settings) -> tuple[Path, ...]:
+    """At least one; the first is where a reader looks first."""
+    return settings.audit.dirs or (settings.state.dir / "audit",)
+
+
+def open_audit(
+    settings: Settings, keyring: Keyring, clock_ms: Callable[[], int], log: Callable[..., None]
+) -> AuditLog:
+    """Raises AuditLocked, AuditCorrupt, OSError.  Blocks: a directory that was behind is copied."""
+    folders = audit_folders(settings)
+
+    def report(change: Changed) -> None:
+        event = "audit.sink_back" if change.reason is None else "audit.sink_lost"
+        log(event, path=str(folders[change.sink]), reason=change.reason, count=change.lacks)
+
+    return AuditLog.open(folders, keys=AuditKeys.of(keyring), clock_ms=clock_ms, report=report)
+
+
+class AuditGauges(Collector):
+    """Read at scrape time, by the directory's place in the configuration."""
+
+    def __init__(self, sinks: Callable[[], tuple[SinkState, ...]]) -> None:
+        self._sinks = sinks
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        current = GaugeMetricFamily(
+            "lockgate_audit_sink_current",
+            "Whether this directory has all records of the audit log.",
+            labels=["sink"],
+        )
+        lacks = GaugeMetricFamily(
+            "lockgate_audit_sink_lacks_records",
+            "How many records this directory of the audit log lacks.",
+            labels=["sink"],
+        )
+        for index, state in enumerate(self._sinks()):
+            current.add_metric([str(index)], int(state.current))
+            lacks.add_metric([str(index)], state.lacks)
+        yield current
+        yield lacks
