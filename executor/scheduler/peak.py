@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate
-from operator import itemgetter, sub
+from operator import add, itemgetter, sub
 from typing import Final
 
 _ahead: Final = itemgetter(0)
@@ -25,7 +25,7 @@ Row = tuple[int, int]
 class Peak:
     """`slack`: tokens that each holds beyond what it knows: half a block."""
 
-    __slots__ = ("_ends", "_held", "_known", "_slack")
+    __slots__ = ("_ends", "_held", "_known", "_longer", "_slack")
 
     def __init__(self, rows: Iterable[Row], slack: int) -> None:
         ordered = sorted(rows, key=_ahead, reverse=True)
@@ -33,11 +33,14 @@ class Peak:
         self._ends = [-ahead for ahead, _ in ordered]  # ascending
         self._known = [known for _, known in ordered]
         self._held = [  # by all up to each, when that ends
-            known + count * (slack + ahead)
-            for (count, (ahead, _)), known in zip(
-                enumerate(ordered, 1), accumulate(self._known), strict=True
+            known + count * (slack - end)
+            for count, known, end in zip(
+                range(1, len(ordered) + 1), accumulate(self._known), self._ends, strict=True
             )
         ]
+        self._longer = list(
+            map(sub, self._held, self._ends)
+        )  # if one more were with them till then
 
     @property
     def tokens(self) -> int:
@@ -46,36 +49,31 @@ class Peak:
     def tokens_with(self, ahead: int, known: int) -> int:
         at = bisect_left(self._ends, -ahead)
         longer = max(self._held[:at], default=0)
-        shorter = max(map(sub, self._held[at:], self._ends[at:]), default=0)
+        shorter = max(self._longer[at:], default=0)
         return max(longer, self._own(at, ahead, known), shorter + known + self._slack)
 
     def add(self, ahead: int, known: int) -> None:
         at = bisect_left(self._ends, -ahead)
-        more = known + self._slack
-        self._held[at:] = [
-            self._own(at, ahead, known),
-            *[
-                held - end + more
-                for held, end in zip(self._held[at:], self._ends[at:], strict=True)
-            ],
-        ]
+        own, more = self._own(at, ahead, known), known + self._slack
         self._ends.insert(at, -ahead)
         self._known.insert(at, known)
+        self._held[at:] = [own, *[each + more for each in self._longer[at:]]]
+        self._longer[at:] = map(sub, self._held[at:], self._ends[at:])
 
     def remove(self, ahead: int, known: int) -> None:
         """One that is among them."""
         at = self._known.index(known, bisect_left(self._ends, -ahead))
         assert self._ends[at] == -ahead, "it is not among them"
-        del self._ends[at], self._known[at], self._held[at]
         less = known + self._slack
-        self._held[at:] = [
-            held + end - less for held, end in zip(self._held[at:], self._ends[at:], strict=True)
-        ]
+        self._longer[at:] = [each - less for each in self._held[at + 1 :]]
+        del self._ends[at], self._known[at]
+        self._held[at:] = map(add, self._longer[at:], self._ends[at:])
 
     def without(self, rows: Iterable[Row]) -> Peak:
         """If these, which are among them, were not."""
         left = Peak((), self._slack)
-        left._ends, left._known, left._held = self._ends[:], self._known[:], self._held[:]
+        left._ends, left._known = self._ends[:], self._known[:]
+        left._held, left._longer = self._held[:], self._longer[:]
         for each in rows:
             left.remove(*each)
         return left
