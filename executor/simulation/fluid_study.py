@@ -189,22 +189,34 @@ def spread(played: Played, last: int) -> Spread:
     )
 
 
-def parts_of_due(played: Played, requests: Iterable[Request]) -> list[float]:
-    """By tenant, what it had of the max-min fair part of all, ascending; 1 at most.  What a request that
-    did not end would have cost is taken from those that did, by its tokens."""
-    had: Counter[str] = Counter()
-    for sample in played.samples:
-        had.update(sample.device_ns)
+def asked(played: Played, requests: Iterable[Request]) -> dict[str, float]:
+    """Device time by tenant: what a request that did not end would have cost is taken from those that
+    did, by its tokens."""
     ended_ns = sum(each.device_ns for each in played.felt)
     prompts_ns = A10G.token_ns * sum(each.request.prompt_tokens for each in played.felt)
     outputs = sum(each.request.output_tokens for each in played.felt)
     output_ns = max(0.0, ended_ns - prompts_ns) / max(1, outputs)
-    asked: dict[str, float] = {}
+    found: dict[str, float] = {}
     for each in requests:
         cost_ns = A10G.token_ns * each.prompt_tokens + output_ns * each.output_tokens
-        asked[each.tenant] = asked.get(each.tenant, 0.0) + cost_ns
-    parts = attained(had, due(asked, sum(had.values())))
+        found[each.tenant] = found.get(each.tenant, 0.0) + cost_ns
+    return found
+
+
+def parts_of_due(played: Played, requests: Iterable[Request]) -> list[float]:
+    """By tenant, what it had of the max-min fair part of all, ascending; 1 at most."""
+    had: Counter[str] = Counter()
+    for sample in played.samples:
+        had.update(sample.device_ns)
+    parts = attained(had, due(asked(played, requests), sum(had.values())))
     return sorted(min(1.0, part) for part in parts.values())
+
+
+def within_share(played: Played, requests: Iterable[Request], capacity_ns: float) -> frozenset[str]:
+    """Tenants that ask for no more than their max-min part of the capacity."""
+    wants = asked(played, requests)
+    parts = due(wants, capacity_ns)
+    return frozenset(tenant for tenant, want in wants.items() if want <= parts[tenant])
 
 
 def part_of_due(played: Played, last: int, sort: str, each: int = 10) -> float:
@@ -214,10 +226,6 @@ def part_of_due(played: Played, last: int, sort: str, each: int = 10) -> float:
         had.update(sample.device_ns)
     mine = sum(amount for tenant, amount in had.items() if tenant.startswith(sort))
     return mine / (sum(had.values()) / (2 * each)) / each
-
-
-def is_victim(felt: Felt) -> bool:
-    return not felt.request.tenant.startswith("a")
 
 
 def p(values: Sequence[float], percent: float) -> float:

@@ -20,6 +20,7 @@ from executor.simulation.fluid_study import (
     parts_of_due,
     spread,
     two_sorts,
+    within_share,
 )
 from executor.simulation.machine import A10G
 from executor.simulation.metrics_requests import Ending
@@ -63,6 +64,8 @@ def test_who_asks_for_less_is_due_that() -> None:
     prompt = round(20 * NS / A10G.token_ns)
     requests = [felt("s", 1.0).request, Request(0, "a", prompt, 1), Request(0, "b", prompt, 1)]
     assert parts_of_due(played, requests) == pytest.approx([0.6, 1.0, 1.0])
+    assert within_share(played, requests, 12 * NS) == {"s"}
+    assert within_share(played, requests, 99 * NS) == {"s", "a", "b"}
 
 
 def test_in_time_counts_all_that_arrived() -> None:
