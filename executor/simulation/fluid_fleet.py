@@ -22,11 +22,12 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from executor.scheduler.protocol import Limits
 from executor.simulation.fleet import Gossiping, Maker, Router, Routing
 from executor.simulation.fluid import Replica, Row, fitted
+from executor.simulation.fluid_outcome import Felt, Loss, Patience, Sample, Tally
 from executor.simulation.machine import Machine
 from executor.simulation.metrics_requests import Ending
 from executor.simulation.work import Request, SimWork
@@ -42,68 +43,6 @@ class _Happening(IntEnum):
     AGAIN = 4
     GOSSIP = 5
     SAMPLE = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """`pause_ns`: between leaving and coming again, where the ticket is not kept."""
-
-    wait_ns: int
-    tries: int
-    pause_ns: int
-    keeps: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """`replicas` fail at once and come back, empty, or never."""
-
-    at_ns: int
-    replicas: tuple[int, ...]
-    back_ns: int | None = None
-
-
-class Felt(NamedTuple):
-    """How a request ended.  `device_ns`: what it had where it was last."""
-
-    request: Request
-    ending: Ending
-    first_ns: int | None
-    ended_ns: int
-    replica: int
-    tries: int
-    device_ns: int = 0
-
-    @property
-    def ttft_ns(self) -> int | None:
-        """From its first arrival on, however often its client came again."""
-        return None if self.first_ns is None else self.first_ns - self.request.at_ns
-
-
-class Sample(NamedTuple):
-    """Since the last one: device time by tenant.  `backlogged`: who had something waiting all the time.
-    Now: `waiting`, tenants of whom something waits; `tenants`, of whom a replica knows anything."""
-
-    at_ns: int
-    device_ns: Counter[str]
-    backlogged: frozenset[str]
-    waiting: int
-    tenants: int
-
-
-@dataclass(slots=True)
-class Tally:
-    """`wasted_ns`: of the device, for nobody: recomputed, or of who left or was lost."""
-
-    arrived: int = 0
-    happened: int = 0
-    attached: int = 0
-    again: int = 0
-    busy_ns: float = 0.0
-    wasted_ns: float = 0.0
-    preemptions: int = 0
-    left: int = 0
-    """Still there at the end."""
 
 
 @dataclass(slots=True, eq=False)

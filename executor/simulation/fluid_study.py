@@ -19,7 +19,8 @@ from typing import Final
 from executor.contract import Workload
 from executor.simulation.clients import Client, arrivals, resample
 from executor.simulation.fleet import Gossiping, Maker, Routing
-from executor.simulation.fluid_fleet import Felt, FluidFleet, Loss, Patience, Sample, Tally
+from executor.simulation.fluid_fleet import FluidFleet
+from executor.simulation.fluid_outcome import Felt, Loss, Patience, Sample, Tally
 from executor.simulation.machine import A10G
 from executor.simulation.metrics import attained, due
 from executor.simulation.metrics_requests import percentile

@@ -22,7 +22,7 @@ from executor.scheduler.protocol import Limits
 from executor.simulation import clients as servegens
 from executor.simulation.clients import Client
 from executor.simulation.fleet import Fleet, Gossiping, Maker, Routing
-from executor.simulation.fluid_fleet import Loss, Patience, Sample
+from executor.simulation.fluid_outcome import Loss, Patience, Sample
 from executor.simulation.fluid_study import (
     CRITICAL,
     Play,
@@ -40,7 +40,7 @@ from executor.simulation.fluid_study import (
 )
 from executor.simulation.machine import A10G
 from executor.simulation.metrics import jain
-from executor.simulation.metrics_requests import Ending
+from executor.simulation.metrics_requests import Ending, in_flight_alone
 from executor.simulation.work import NS
 from executor.simulation.workloads import merged
 from tests.bench.server import REPOSITORY
@@ -146,7 +146,7 @@ def aggressors(scale: Scale) -> Rows:
         "p99",
         "worst victim's mean",
         "victims ended",
-        "others' p50",
+        "first in flight p99",
     ]
     until_s = scale.seconds
     calm = list(servegen(scale.clients, scale.small, 0.6, until_s))
@@ -166,7 +166,7 @@ def aggressors(scale: Scale) -> Rows:
             victims = victims or within_share(played, both, scale.small * until_s * NS)
             waits = by_tenant(played)
             mine = [wait for tenant in victims & waits.keys() for wait in waits[tenant]]
-            rest = [wait for tenant in waits.keys() - victims for wait in waits[tenant]]
+            first = in_flight_alone(f.record() for f in played.felt if f.request.tenant in victims)
             means = [sum(waits[each]) / len(waits[each]) for each in victims & waits.keys()]
             yield [
                 f"{routing}, {name}",
@@ -175,7 +175,7 @@ def aggressors(scale: Scale) -> Rows:
                 f"{p(mine, 99):.1f} s",
                 f"{max(means):.1f} s",
                 f"{len(mine) / sum(each.tenant in victims for each in calm):.0%}",
-                f"{p(rest, 50):.1f} s",
+                f"{p([one.ttft_s for one in first if one.ttft_s is not None], 99):.1f} s",
             ]
 
 

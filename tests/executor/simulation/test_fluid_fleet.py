@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from executor.simulation.fleet import Fleet, Router, Routing
-from executor.simulation.fluid_fleet import Felt, FluidFleet, Loss, Patience, Sample, Tally
+from executor.simulation.fluid_fleet import FluidFleet
+from executor.simulation.fluid_outcome import Felt, Loss, Patience, Sample, Tally
 from executor.simulation.machine import A10G
 from executor.simulation.metrics_requests import Ending
 from executor.simulation.work import NS, Request

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from executor.simulation.fluid_fleet import Felt, Sample, Tally
+from executor.simulation.fluid_outcome import Felt, Sample, Tally
 from executor.simulation.fluid_study import (
     PLAIN_PER_S,
     Play,
