@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from policies.facts import Ask, Principal, Role, Standing
 from policies.verdict import Allow, Deny, Reason
@@ -136,6 +137,20 @@ def may_suspend(principal: Principal) -> bool:
 
 def may_audit(principal: Principal) -> bool:
     return _operates(principal, Role.OPERATOR, Role.OPERATOR_SECURITY)
+
+
+class CacheAct(Enum):
+    """What one may ask of the cache from outside.  Reading stands here to be refused: what is kept is
+    found by a request that its label covers, or by nobody."""
+
+    LIST = "list"
+    PURGE = "purge"
+    READ = "read"
+
+
+def may_on_cache(principal: Principal, act: CacheAct) -> bool:
+    """Security's alone: who runs the service need not see what lies where, or make it go."""
+    return act is not CacheAct.READ and _operates(principal, Role.OPERATOR_SECURITY)
 
 
 def may_read_request(principal: Principal, owner: Owner) -> bool:

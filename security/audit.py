@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from enum import StrEnum
 
 import msgspec
 
@@ -17,6 +18,15 @@ from security.audit_chain import Link, seal
 
 TEXT_CHARS_MAX = 256
 _KIND = re.compile(r"[a-z][a-z_]*(?:\.[a-z][a-z_]*)+", re.ASCII)
+
+
+class CacheEvent(StrEnum):
+    """Kinds of what is done to the cache by people and by ourselves.  Closed."""
+
+    LISTED = "cache.listed"
+    PURGED = "cache.purged"
+    SHARING_CHANGED = "cache.sharing_changed"  # a tenant opted into opportunistic sharing, or out
+    METADATA_INVALID = "cache.metadata_invalid"  # a hit that the second comparison refused
 
 
 class AuditUnavailable(Exception):
@@ -45,6 +55,9 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     output_tokens: int | None = None
     nano_usd: int | None = None
     count: int | None = None
+    blocks_zeroed: int | None = None
+    blocks_read_zero: int | None = None
+    key_destroyed: bool | None = None
 
 
 def encode(event: AuditEvent, at_ms: int, link: Link, key: bytes) -> tuple[bytes, Link]:

@@ -22,16 +22,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 from security.audit import AuditEvent, AuditUnavailable, fields
 from security.audit_files import OS_DISK, Disk
+from security.audit_proof import Proof
 from security.audit_signer import AuditKeys
 from security.audit_sinks import Changed, Sinks, SinkState
 from security.audit_start import GROUP_MAX, Started, start
-from security.audit_writer import Timed, compose
+from security.audit_writer import Composed, Timed, compose, inclusion
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,17 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
+class _Written:
+    number: int
+    proof: Proof | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
     event: AuditEvent
     at_ms: int
-    done: Future[int] = field(default_factory=Future)
+    proven: bool = False
+    done: Future[_Written] = field(default_factory=Future)
 
 
 class AuditLog:
@@ -103,7 +111,9 @@ class AuditLog:
         started = start(folders, keys=keys, rng=rng, disk_of=disk_of)
         log = cls(started, keys=keys, clock_ms=clock_ms, tuning=tuning, report=report)
         try:
-            log._write([], sign=False)  # what happened is recorded before anybody is served
+            # What happened is recorded before anybody is served; a log from before there were checkpoints
+            # gets its first one.
+            log._write([], sign=not started.tip.signed.size)
         except BaseException:
             log._sinks.close(tuning.deadline_s)
             raise
@@ -128,7 +138,16 @@ class AuditLog:
     async def append(self, event: AuditEvent) -> int:
         """The record's number, once it is durable.  Raises AuditUnavailable.  A caller that is
         cancelled leaves its record unwritten only if writing had not begun."""
-        entry = self._enter(event)
+        return (await self._await(self._enter(event))).number
+
+    async def append_proven(self, event: AuditEvent) -> Proof:
+        """The same, and at once a checkpoint over it: the proof that the record stands in the log.  Costs
+        one sync more.  Where the checkpoint alone fails, the record stands and the caller is refused."""
+        proof = (await self._await(self._enter(event, proven=True))).proof
+        assert proof is not None
+        return proof
+
+    async def _await(self, entry: _Entry) -> _Written:
         try:
             async with asyncio.timeout(self._tuning.deadline_s):
                 return await asyncio.wrap_future(entry.done)
@@ -140,7 +159,7 @@ class AuditLog:
         """For start, stop and the command line, where no loop runs."""
         entry = self._enter(event)
         try:
-            return entry.done.result(self._tuning.deadline_s)
+            return entry.done.result(self._tuning.deadline_s).number
         except TimeoutError as error:
             entry.done.cancel()
             self._stall()
@@ -168,9 +187,9 @@ class AuditLog:
         except queue.Full:
             pass  # it has reason enough to wake
 
-    def _enter(self, event: AuditEvent) -> _Entry:
+    def _enter(self, event: AuditEvent, *, proven: bool = False) -> _Entry:
         fields(event)  # our mistakes show here, in their author's stack
-        entry = _Entry(event, self._clock_ms())
+        entry = _Entry(event, self._clock_ms(), proven)
         with self._gate:
             if self._closed:
                 raise AuditUnavailable
@@ -215,21 +234,36 @@ class AuditLog:
         ours = [entry for entry in group if entry.done.set_running_or_notify_cancel()]
         due = self._tip.unsigned >= self._tuning.sign_records
         try:
-            first = self._write(
+            composed = self._write(
                 [(entry.event, entry.at_ms) for entry in ours],
                 sign=due or time.monotonic() >= self._sign_at_s,
             )
+            for number, entry in enumerate(ours, composed.first):
+                if not entry.proven:
+                    entry.done.set_result(_Written(number))
+            self._prove(ours, composed)
         except Exception as error:  # noqa: BLE001 — whatever it is, who waits must be told
             self._failing = True
             for entry in ours:
-                entry.done.set_exception(AuditUnavailable(type(error).__name__))
+                if not entry.done.done():
+                    entry.done.set_exception(AuditUnavailable(type(error).__name__))
             return
         self._failing = self._stalled = False
-        for number, entry in enumerate(ours, first):
-            entry.done.set_result(number)
 
-    def _write(self, events: list[Timed], *, sign: bool) -> int:
-        """Make all durable, after what is to be told of ourselves; the first one's number."""
+    def _prove(self, ours: list[_Entry], composed: Composed) -> None:
+        """Those records that are to be proven: a checkpoint over all there is, and their paths."""
+        if not any(entry.proven for entry in ours):
+            return
+        covered = self._tip
+        note = self._write([], sign=True).note
+        assert note is not None
+        for at, (line, entry) in enumerate(zip(composed.lines, ours, strict=True)):
+            if entry.proven:
+                number = composed.first + at
+                entry.done.set_result(_Written(number, inclusion(covered, number, line, note)))
+
+    def _write(self, events: list[Timed], *, sign: bool) -> Composed:
+        """Make all durable, after what is to be told of ourselves."""
         self._sinks.tend()
         for change in self._sinks.changes():
             self._report(change)
@@ -251,7 +285,8 @@ class AuditLog:
             self._sign_at_s = time.monotonic() + self._tuning.sign_s
         self._tip = composed.after
         self._untold = []
-        return composed.first + len(told)
+        count = len(told)
+        return replace(composed, first=composed.first + count, lines=composed.lines[count:])
 
 
 def _told(change: Changed) -> AuditEvent:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from security.audit import AuditEvent
@@ -41,7 +42,7 @@ from security.audit_walk import (
     walk,
 )
 from security.audit_writer import Tip
-from security.merkle import Frontier
+from security.merkle import Frontier, grown
 
 GROUP_MAX = 128
 TORN_BYTES_MAX = (GROUP_MAX + 2) * LINE_BYTES_MAX
@@ -228,15 +229,11 @@ def _tip(best: Found, rng: Callable[[int], bytes]) -> Tip:
     head = Head(chain, best.walked.link, signed.tree.size)
     begin = best.parts[-1][0] if best.parts else 0
     place = Place(head, begin, best.walked.offset, signed.ends)
-    tree, since = signed.tree, []
-    if tree.size < best.count:
-        for line in lines_from(best.parts, tree.size):
-            if tree.size == best.count:
-                break  # what follows is torn
-            since.append(leaf(line))
-            tree = tree.add(since[-1])
-    at_ms = signed.checkpoint.at_ms if signed.checkpoint is not None else 0
-    return Tip(place, tree, signed.tree, at_ms, tuple(since) if signed.tree.size else ())
+    lines = islice(lines_from(best.parts, signed.tree.size), best.count - signed.tree.size)
+    if signed.checkpoint is None:  # made before there were checkpoints, or hardly begun
+        return Tip(place, grown(signed.tree, map(leaf, lines)))
+    since = tuple(map(leaf, lines))
+    return Tip(place, grown(signed.tree, since), signed.tree, signed.checkpoint.at_ms, since)
 
 
 def _join(each: Found, files: Files, best: Found, upto: Place, key: bytes) -> int:

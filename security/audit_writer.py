@@ -15,8 +15,9 @@ from security.audit import AuditEvent, encode
 from security.audit_chain import Head, encode_head, leaf
 from security.audit_checkpoint import Checkpoint, Stored, encode_stored
 from security.audit_files import Batch, Place
+from security.audit_proof import Proof
 from security.audit_signer import AuditKeys
-from security.merkle import Frontier, consistency_from
+from security.merkle import Frontier, consistency_from, grown, inclusion_from
 
 Timed = tuple[AuditEvent, int]
 
@@ -24,7 +25,7 @@ Timed = tuple[AuditEvent, int]
 @dataclass(frozen=True, slots=True)
 class Tip:
     """The end of the log.  `signed`: the tree under the last checkpoint, of `signed_at_ms`; `since`: the
-    leaves after it, where there is one to go on from."""
+    leaves after it, save in a log that was never signed and is to be."""
 
     place: Place
     tree: Frontier = field(default_factory=Frontier)
@@ -43,6 +44,10 @@ class Composed:
     after: Tip
     first: int
     """The number of the first record that was asked for."""
+    lines: tuple[bytes, ...]
+    """Of those that were asked for."""
+    note: str | None
+    """The checkpoint that the batch begins with."""
 
 
 def compose(
@@ -56,9 +61,9 @@ def compose(
 ) -> Composed:
     """`sign`: whether a checkpoint is due, where there is anything new to cover."""
     rotates = bool(events) and tip.place.size >= segment_bytes
-    checkpoint = b""
+    checkpoint, note = b"", None
     if tip.unsigned and (sign or rotates):
-        checkpoint, tip = _signed(tip, keys, now_ms)
+        checkpoint, note, tip = _signed(tip, keys, now_ms)
     head, place = tip.place.head, tip.place
     first = head.link.count
     if rotates:
@@ -77,16 +82,25 @@ def compose(
     after = replace(place, head=replace(head, link=link), size=place.size + len(data))
     return Composed(
         Batch(after, encode_head(after.head, keys.mac), data, checkpoint),
-        replace(tip, place=after, tree=tree, since=tuple(leaves) if tip.signed.size else ()),
+        replace(tip, place=after, tree=tree, since=tuple(leaves)),
         first,
+        tuple(lines[first - head.link.count :]),
+        note,
     )
 
 
-def _signed(tip: Tip, keys: AuditKeys, now_ms: int) -> tuple[bytes, Tip]:
+def inclusion(tip: Tip, number: int, line: bytes, note: str) -> Proof:
+    """Of a record after the last checkpoint, under `note`, which was made of all of `tip`."""
+    at = number - tip.signed.size
+    before = grown(tip.signed, tip.since[:at])
+    return Proof(note, number, line, tuple(inclusion_from(before, tip.since[at:])))
+
+
+def _signed(tip: Tip, keys: AuditKeys, now_ms: int) -> tuple[bytes, str, Tip]:
     head = tip.place.head
     assert head.link.count == tip.tree.size
     checkpoint = Checkpoint(head.chain, tip.tree.size, tip.tree.root(), max(0, now_ms))
-    proof = consistency_from(tip.signed, tip.since) if tip.signed.size else ()
+    proof = consistency_from(tip.signed, tip.since)
     note = keys.signer.note(checkpoint.text())
     line = encode_stored(Stored(note, tip.tree.hashes, tuple(proof)))
     place = replace(
@@ -94,4 +108,4 @@ def _signed(tip: Tip, keys: AuditKeys, now_ms: int) -> tuple[bytes, Tip]:
         head=Head(head.chain, head.link, signed=tip.tree.size),
         checkpoints=tip.place.checkpoints + len(line),
     )
-    return line, Tip(place, tip.tree, tip.tree, now_ms)
+    return line, note, Tip(place, tip.tree, tip.tree, now_ms)

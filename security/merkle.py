@@ -66,11 +66,14 @@ def _bits(size: int) -> list[int]:
     return [1 << at for at in reversed(range(size.bit_length())) if size >> at & 1]
 
 
-def root_of(leaves: Iterable[bytes]) -> bytes:
-    tree = Frontier()
+def grown(tree: Frontier, leaves: Iterable[bytes]) -> Frontier:
     for leaf in leaves:
         tree = tree.add(leaf)
-    return tree.root()
+    return tree
+
+
+def root_of(leaves: Iterable[bytes]) -> bytes:
+    return grown(Frontier(), leaves).root()
 
 
 def _split(size: int) -> int:
@@ -136,6 +139,14 @@ def consistency_from(old: Frontier, leaves: Sequence[bytes]) -> list[bytes]:
     later = [span for span in spans if span[0] >= old.size]
     found = dict(zip(later, gather(later, leaves, first=old.size), strict=True))
     return [found[span] if span in found else old.node(span) for span in spans]
+
+
+def inclusion_from(before: Frontier, leaves: Sequence[bytes]) -> list[bytes]:
+    """The proof of the first of `leaves`, which come after `before`: no earlier leaf is needed."""
+    spans = inclusion_spans(before.size, before.size + len(leaves))
+    later = [span for span in spans if span[0] >= before.size]
+    found = dict(zip(later, gather(later, leaves, first=before.size), strict=True))
+    return [found[span] if span in found else before.node(span) for span in spans]
 
 
 def verify_inclusion(

@@ -105,6 +105,9 @@ EVERYBODY = {
         (lambda p: access.may_revoke(p, "acme"), "admin operator guard"),
         (access.may_suspend, "operator guard"),
         (access.may_audit, "operator guard"),
+        (lambda p: access.may_on_cache(p, access.CacheAct.LIST), "guard"),
+        (lambda p: access.may_on_cache(p, access.CacheAct.PURGE), "guard"),
+        (lambda p: access.may_on_cache(p, access.CacheAct.READ), ""),
     ),
 )
 def test_roles(question: object, yes: str) -> None:

@@ -12,6 +12,8 @@ from security.merkle import (
     consistency_from,
     consistency_spans,
     gather,
+    grown,
+    inclusion_from,
     inclusion_spans,
     leaf_hash,
     node_hash,
@@ -99,6 +101,8 @@ def test_every_inclusion_proof_is_the_rfcs_and_proves_its_leaf_alone() -> None:
         for index in range(size):
             proof = gather(inclusion_spans(index, size), LEAVES)
             assert proof == naive_path(index, LEAVES[:size])
+            before = grown(Frontier(), LEAVES[:index])
+            assert inclusion_from(before, LEAVES[index:size]) == proof
             assert verify_inclusion(LEAVES[index], index, size, proof, root)
             for other in range(-1, size + 2):
                 passes = verify_inclusion(LEAVES[index], other, size, proof, root)
@@ -119,10 +123,7 @@ def test_every_consistency_proof_is_the_rfcs_and_proves_its_beginning_alone() ->
             proof = gather(consistency_spans(old, size), LEAVES)
             assert proof == (naive_subproof(old, LEAVES[:size], whole=True) if old else [])
             assert verify_consistency(old, before, size, root, proof)
-            grown = Frontier()
-            for leaf in LEAVES[:old]:
-                grown = grown.add(leaf)
-            assert consistency_from(grown, LEAVES[old:size]) == proof
+            assert consistency_from(grown(Frontier(), LEAVES[:old]), LEAVES[old:size]) == proof
             assert not verify_consistency(old, bytes(32), size, root, proof)
             assert not verify_consistency(old, before, size, bytes(32), proof) or not old
             assert not verify_consistency(old, before, size, root, [*proof, root])
@@ -132,6 +133,13 @@ def test_every_consistency_proof_is_the_rfcs_and_proves_its_beginning_alone() ->
                 assert not verify_consistency(old, before, size, root, proof[:at])
     assert not verify_consistency(3, root, 2, root, [])
     assert not verify_consistency(-1, root, 2, root, [])
+
+
+def test_too_few_leaves_prove_nothing() -> None:
+    with pytest.raises(ValueError, match="fewer leaves"):
+        gather(inclusion_spans(2, 8), LEAVES[:7])
+    with pytest.raises(AssertionError):
+        Frontier(3, (LEAVES[0], LEAVES[1])).node((1, 2))
 
 
 def test_a_history_that_was_changed_has_no_proof() -> None:
