@@ -27,12 +27,13 @@ from gateway.development import Development, development_mode
 from gateway.errors import ApiError, unavailable
 from gateway.guard import front
 from gateway.house import Clock, Deployment, House, Prices, Timings
+from gateway.housekeeping import keep_house
 from gateway.listen import BindError, Bound, Listener, Reports
 from gateway.live import Live, LiveRequest
 from gateway.metrics import Metrics
 from gateway.models_store import ModelMissing, fetch
 from gateway.promises import Promises
-from gateway.recording import AuditGauges, open_audit
+from gateway.recording import AuditGauges, ensure_secrets, open_audit
 from gateway.reload import reload
 from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
@@ -44,13 +45,14 @@ from security.audit_start import AuditCorrupt
 from security.authenticate import Authenticator
 from security.dev_issuer import KEY_FILE as DEV_KEY_FILE
 from security.keyring import KeyringError, Purpose, open_keyring
+from security.keyring_tenants import TenantSecrets
+from security.pseudonyms import Pseudonyms
 from tenants.book import Book, BookFault
 from tenants.directory import Change, Directory
+from tenants.secrets import SecretTable
 from tenants.store import Store, StoreRefused
 from tenants.tempo import MemoryTempo
 
-RENEW_S = 15.0
-SWEEP_S = 5.0
 LAST_WORDS_S = 5.0
 """For what is still being answered when the listeners close."""
 
@@ -232,6 +234,9 @@ async def opened(
             directory_config(settings), store, clock_s=lambda: clock.wall_ms() / 1000
         )
         await directory.load()
+        secrets_of = TenantSecrets(keyring, SecretTable(store), rng=os.urandom)
+        await secrets_of.load()
+        await ensure_secrets(secrets_of, directory.tenants())
         rules = issuer_rules(
             settings, development, failed=lambda reason: log("jwks.failed", reason=reason)
         )
@@ -268,6 +273,8 @@ async def opened(
             promises=Promises(clock.wall_ms),
             log=log,
             pseudonym=keyring.pseudonymiser(),
+            secrets=secrets_of,
+            names=Pseudonyms(secrets_of.current, keyring.pseudonymiser()),
             retry_key=keyring.retry_keys(),
             mint_key=lambda: api_keys.mint(os.urandom, keyring.derive(Purpose.API_KEYS)),
             draining=draining,
@@ -349,33 +356,6 @@ def withdraw(house: House, change: Change) -> None:
     """After any change of authority: every running request is asked whether it still has its own."""
     if struck := house.live.withdraw():
         house.log("authority.withdrawn", kind=change.kind.value, count=struck)
-
-
-async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
-    """Renew what runs, resolve what was left behind.  A round that fails is logged and tried again:
-    without this task every lease would lapse under running requests."""
-    since_renewal_s = 0.0
-    while True:
-        await asyncio.sleep(every_s)
-        since_renewal_s += every_s
-        try:
-            if since_renewal_s >= RENEW_S:
-                await renew(house)
-                since_renewal_s = 0.0
-            swept = await house.book.sweep()
-            if swept.expired or swept.voided:
-                house.log(
-                    "book.swept", voided_count=len(swept.voided), expired_count=len(swept.expired)
-                )
-        except Exception as why:  # noqa: BLE001 — see above
-            house.log("housekeeping.failed", error=why)
-
-
-async def renew(house: House) -> None:
-    """Keep the leases and holds of everything that runs now."""
-    running = house.live.ids()
-    await house.tempo.renew(running)
-    await house.book.renew(running)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

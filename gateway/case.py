@@ -8,7 +8,7 @@ times and reasons; never text, never token ids of an answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from executor.contract import Cause, Ended, Grammar, Pace, Sampling, Submit
@@ -17,6 +17,7 @@ from gateway.middleware.wire import ClientGone
 from policies.facts import Meters, Principal
 from policies.price import Charge
 from security.audit import AuditEvent
+from security.pseudonyms import Pseudonyms
 from tenants.ledger import Hold
 from tenants.scopes import Dimensions
 from tenants.tempo import Headroom
@@ -207,7 +208,7 @@ class Case:
             preemptions=sum(each.preemptions for each in self.ended.values()),
         )
 
-    def audit_event(self, pseudonym: Callable[[str], str]) -> AuditEvent:
+    def audit_event(self, names: Pseudonyms) -> AuditEvent:
         meters = self.meters()
         kind = "request." + self.outcome
         if self.outcome == "refused" and self.error is not None:
@@ -216,7 +217,7 @@ class Case:
             kind=kind,
             request_id=self.request_id,
             tenant=self.who.tenant,
-            subject=pseudonym(f"{self.who.issuer}\0{self.who.user}"),
+            subject=names.person(self.who.tenant, self.who.issuer, self.who.user),
             credential_id=self.who.credential.id,
             route=self.job.route,
             model=self.job.model,

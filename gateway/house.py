@@ -23,6 +23,8 @@ from policies.verdict import Allow, Deny
 from security.api_keys import NewKey
 from security.audit_log import AuditLog
 from security.authenticate import Authenticator
+from security.keyring_tenants import TenantSecrets
+from security.pseudonyms import Pseudonyms
 from tenants.book import Book
 from tenants.directory import Directory
 from tenants.tempo import Tempo
@@ -112,7 +114,9 @@ class House:
     classes: ServiceClasses
     promises: Promises
     log: Callable[..., None]
-    pseudonym: Callable[[str], str]
+    pseudonym: Callable[[str], str]  # for the executor; the audit log's are `names`
+    secrets: TenantSecrets
+    names: Pseudonyms
     retry_key: Callable[[tuple[str, ...]], bytes]
     mint_key: Callable[[], NewKey]
     draining: Callable[[], bool]

@@ -138,7 +138,7 @@ async def recorded(house: House, case: Case) -> AsyncIterator[None]:
         observe(house, case)
         house.log("request", **case.log_fields())
         try:
-            await unbroken(house.audit.append(case.audit_event(house.pseudonym)))
+            await unbroken(house.audit.append(case.audit_event(house.names)))
         except AuditUnavailable as down:
             raise audit_down() from down
 

@@ -1,10 +1,11 @@
-"""The audit log as the house has it: where it lies, who hears when a directory of it falls behind, and
-what Prometheus reads of it.
+"""The audit log as the house has it: where it lies, who hears when a directory of it falls behind, what
+Prometheus reads of it, and the secrets by which tenants' people are named in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client.core import GaugeMetricFamily
@@ -15,6 +16,7 @@ from security.audit_log import AuditLog
 from security.audit_signer import AuditKeys
 from security.audit_sinks import Changed, SinkState
 from security.keyring import Keyring
+from security.keyring_tenants import SecretGone, TenantSecrets
 
 
 def audit_folders(settings: Settings) -> tuple[Path, ...]:
@@ -33,6 +35,13 @@ def open_audit(
         log(event, path=str(folders[change.sink]), reason=change.reason, count=change.lacks)
 
     return AuditLog.open(folders, keys=AuditKeys.of(keyring), clock_ms=clock_ms, report=report)
+
+
+async def ensure_secrets(secrets: TenantSecrets, tenants: Iterable[str]) -> None:
+    """Each tenant has one, so that the log has names for its people.  One that was shredded stays so."""
+    for tenant in tenants:
+        with suppress(SecretGone):
+            await secrets.ensure(tenant)
 
 
 class AuditGauges(Collector):

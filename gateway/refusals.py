@@ -27,7 +27,7 @@ async def told(house: House, who: Principal, request_id: str, route: str) -> Asy
             kind=why.record_kind,
             request_id=request_id,
             tenant=who.tenant,
-            subject=house.pseudonym(f"{who.issuer}\0{who.user}"),
+            subject=house.names.person(who.tenant, who.issuer, who.user),
             credential_id=who.credential.id,
             route=route,
             outcome="refused",

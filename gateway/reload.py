@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gateway.assembly import directory_config, issuer_rules
 from gateway.house import House
+from gateway.recording import ensure_secrets
 from gateway.settings import Mode, Settings, SettingsError, facts, load
 from policies.price import PriceList
 from security.audit import AuditEvent
@@ -35,6 +36,7 @@ async def reload(house: House, settings: Settings, now_s: Callable[[], int]) -> 
         )
         config = directory_config(fresh)
         await house.book.publish_prices(prices.prices)
+        await ensure_secrets(house.secrets, config.tenants)
         house.authenticator.configure(rules)
     except SettingsError as why:
         for fault in why.faults:

@@ -247,7 +247,7 @@ async def revoke_token(call: Call) -> object:
             reason=reason,
             actor=call.actor,
         )
-        target = call.house.pseudonym(f"{ask.issuer}\0{ask.subject}")
+        target = call.house.names.person(tenant or None, ask.issuer, ask.subject)
         await call.record("subject.revoked", tenant=tenant or None, target=target, reason=None)
         return {"issuer": ask.issuer, "subject": ask.subject, "revoked": True}
     raise invalid("Name either token_id, or issuer and subject.", param="token_id")

@@ -50,7 +50,7 @@ class Call:
         return asked
 
     async def record(
-        self, kind: str, *, tenant: str | None, target: str, reason: str | None
+        self, kind: str, *, tenant: str | None, target: str | None, reason: str | None
     ) -> None:
         """Durable before the answer.  Free text a person wrote stays in the ledger, not here."""
         house, who = self.house, self.who
@@ -60,7 +60,7 @@ class Call:
                     kind=kind,
                     request_id=request_id(self.scope),
                     tenant=tenant,
-                    subject=house.pseudonym(f"{who.issuer}\0{who.user}"),
+                    subject=house.names.person(who.tenant, who.issuer, who.user),
                     credential_id=who.credential.id,
                     target=target,
                     outcome="done",

@@ -30,6 +30,7 @@ from gateway.house import Clock, Deployment, House, Prices, Timings
 from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.promises import Promises
+from gateway.recording import ensure_secrets
 from gateway.service_classes import ServiceClasses
 from policies.classes import ServiceClass
 from policies.facts import Budget, Limits, Price
@@ -41,9 +42,12 @@ from security.authenticate import Authenticator
 from security.dev_issuer import open_dev_issuer
 from security.jwks_source import FileReader, JwksSource
 from security.keyring import Purpose, open_keyring
+from security.keyring_tenants import TenantSecrets
+from security.pseudonyms import Pseudonyms
 from tenants.book import Book
 from tenants.config import DirectoryConfig, PlanConfig, TenantConfig
 from tenants.directory import Directory
+from tenants.secrets import SecretTable
 from tenants.store import Store
 from tenants.tempo import MemoryTempo
 
@@ -170,6 +174,8 @@ async def inhouse(
             clock_s=lambda: clock.wall_ms() / 1000,
         )
         await directory.load()
+        secrets_of = TenantSecrets(keyring, SecretTable(store), rng=os.urandom)
+        await ensure_secrets(secrets_of, directory.tenants())
         pepper = keyring.derive(Purpose.API_KEYS)
         source = JwksSource(FileReader(development.jwks_path), clock=time.monotonic)
         house = House(
@@ -194,6 +200,8 @@ async def inhouse(
             metrics=Metrics(gauges=lambda: {MODEL: echo.gauges}, vllm_names=True),
             log=lambda event, **fields: logged.append({"event": event, **fields}),
             pseudonym=keyring.pseudonymiser(),
+            secrets=secrets_of,
+            names=Pseudonyms(secrets_of.current, keyring.pseudonymiser()),
             retry_key=keyring.retry_keys(),
             mint_key=lambda: api_keys.mint(os.urandom, pepper),
             draining=lambda: switch["draining"],

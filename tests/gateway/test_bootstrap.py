@@ -17,11 +17,10 @@ from gateway.bootstrap import (
     DevelopmentState,
     Switch,
     drain,
-    keep_house,
     refuse_development_state,
-    renew,
 )
 from gateway.house import House
+from gateway.housekeeping import keep_house, renew
 from gateway.settings import Mode, development
 from security.dev_issuer import open_dev_issuer
 from tests.gateway.inhouse import CHAT, chat_body, inhouse
