@@ -14,7 +14,7 @@ Refuses to know: files, how a request came by its class, what a replica costs.  
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Final
@@ -39,10 +39,12 @@ class PlanError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Sized:
     """`needs`: replicas by class that is promised something; None if `replicas_max` do not keep it.
-    `tried`: the part in time by replicas and class."""
+    `tried`: the part in time by replicas and class.  `too_long`: requests that no replica can hold, of
+    any class; they missed."""
 
     needs: Mapping[str, int | None]
     tried: Mapping[int, Mapping[str, float]]
+    too_long: int = 0
 
     @property
     def replicas(self) -> int | None:
@@ -70,8 +72,8 @@ def plan_for(
 ) -> Sized:
     """`arrivals` in order of time; `targets` by class, "" that of a request with none.  `workloads`: the
     classes' terms, by which replicas schedule and refuse.  `say`: replicas that are being tried, and the
-    part of the trace that has arrived there.  PlanError if some never fit the machine, or none is
-    promised anything."""
+    part of the trace that has arrived there.  PlanError if so many never fit the machine that no number
+    is enough, or none is promised anything."""
     if not arrivals:
         raise PlanError("the trace is empty; expected at least one request")
     counts = Counter(each.workload for each in arrivals)
@@ -80,8 +82,8 @@ def plan_for(
         raise PlanError(
             "no request of the trace is promised anything; expected some of a class that is"
         )
-    _check_room(arrivals, machine)
-    requests = of_trace(arrivals, allowed_tokens=allowed_tokens)
+    fitting = _fitting(arrivals, machine, promised, part)
+    requests = of_trace(fitting, allowed_tokens=allowed_tokens)
     patience_ns = max(_patience_ns(requests, machine, target) for target in promised.values())
     horizon_ns = requests[-1].at_ns + patience_ns
     tried: dict[int, dict[str, float]] = {}
@@ -113,18 +115,30 @@ def plan_for(
         while kept is not None and kept - missed > 1:
             replay((missed + kept) // 2)
             missed, kept = bracket(name)
-    return Sized({name: bracket(name)[1] for name in promised}, tried)
+    needs = {name: bracket(name)[1] for name in promised}
+    return Sized(needs, tried, len(arrivals) - len(fitting))
 
 
-def _check_room(arrivals: Sequence[Arrival], machine: Machine) -> None:
+def _fitting(
+    arrivals: Sequence[Arrival], machine: Machine, promised: Collection[str], part: float
+) -> list[Arrival]:
+    """Those that a replica can hold: it refuses the others, however many there are of it."""
     room = machine.kv_blocks * machine.block_tokens
-    long = [each for each in arrivals if each.prompt_tokens + each.output_tokens > room]
-    if long:
-        longest = max(each.prompt_tokens + each.output_tokens for each in long)
+    fitting = [each for each in arrivals if _tokens(each) <= room]
+    counts = Counter(each.workload for each in arrivals)
+    fit = Counter(each.workload for each in fitting)
+    if any(fit[name] < part * counts[name] for name in promised) or not fitting:
+        longest = max(map(_tokens, arrivals))
         raise PlanError(
-            f"{len(long)} of {len(arrivals)} requests never fit: the longest needs {longest} tokens of "
-            f"KV memory and a replica has {room}; plan for a machine with more (--kv-tokens)"
+            f"{len(arrivals) - len(fitting)} of {len(arrivals)} requests never fit: the longest needs "
+            f"{longest} tokens of KV memory and a replica has {room}; plan for a machine with more "
+            "(--kv-tokens)"
         )
+    return fitting
+
+
+def _tokens(each: Arrival) -> int:
+    return each.prompt_tokens + each.output_tokens
 
 
 def _patience_ns(requests: Sequence[Request], machine: Machine, target: Target) -> int:

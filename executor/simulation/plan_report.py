@@ -90,6 +90,11 @@ def report(asked: Asked, sized: Sized) -> list[str]:
     if seen.left_out:
         left_out = f"{seen.left_out:,} later ones are left out (--limit-requests)"
         lines.append(f"{_INDENT}{left_out}; a peak among them needs more than is said here")
+    if sized.too_long:
+        lines.append(
+            f"{_INDENT}{_many(sized.too_long, 'request')} of more than {room:,} tokens: no replica can hold "
+            "that (--kv-tokens), so it is not in time"
+        )
     lines += [
         *_promises(asked),
         f"Machine   {_whence(asked.assumed)};",
@@ -198,6 +203,7 @@ def document(asked: Asked, sized: Sized) -> dict[str, object]:
             "steps_ms": assumed.steps_ms,
         },
         "replicas": sized.replicas,
+        "too_long": sized.too_long,
     }
     tried = sorted(sized.tried.items())
     if not asked.workloads:

@@ -47,6 +47,15 @@ def test_what_can_never_be_served_is_refused() -> None:
         plan_for([Arrival(0.0, "t", 10, 10), Arrival(1.0, "t", 10_000, 1)], A10G, TARGET)
 
 
+def test_a_few_that_never_fit_miss_and_the_others_are_planned_for() -> None:
+    trace = [*([Arrival(0.0, "t", 10, 10)] * 3), Arrival(0.0, "t", 10_000, 1)]
+    sized = plan_for(trace, A10G, TARGET, part=0.75)
+    assert (sized.replicas, sized.too_long) == (1, 1)
+    assert sized.tried == {1: {"": 0.75}}
+    with pytest.raises(PlanError, match="1 of 4 requests never fit"):
+        plan_for(trace, A10G, TARGET, part=0.76)
+
+
 def test_how_far_it_is_is_told_by_number_of_replicas() -> None:
     told: list[tuple[int, float]] = []
     short = [Arrival(0.0, "t", 1, 1)] * 300
