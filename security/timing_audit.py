@@ -19,7 +19,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import NormalDist
 from typing import Final, NamedTuple
 
 from security import timing_audit_stats as stats
@@ -189,41 +188,48 @@ def _decide(
         return Outcome.FAIL, (
             f"A prefix that another sent is answered faster: {_named(leaks)} (p = {least:.1e})."
         )
-    missing = [str(name) for name in design.cells if name not in of]
-    if missing:
-        return Outcome.INCONCLUSIVE, f"Not measured: {', '.join(missing)}."
     if not protected or not positive:
         wanted = "protected level" if positive else "positive control (same-user)"
         return Outcome.INCONCLUSIVE, f"There is no {wanted} among the levels, so nothing is proven."
+    blind = _blind(positive)
+    if blind is not None:
+        return Outcome.INCONCLUSIVE, blind
+    missing = [str(name) for name in design.cells if name not in of]
+    if missing:
+        return Outcome.INCONCLUSIVE, f"Not measured: {', '.join(missing)}."
     if design.pairs < PAIRS_MIN or design.prefix_tokens < PREFIX_TOKENS_MIN:
         return Outcome.INCONCLUSIVE, (
             f"{design.pairs} pairs of {design.prefix_tokens:,} tokens are too little: at least "
             f"{PAIRS_MIN} of {PREFIX_TOKENS_MIN:,} are needed."
         )
-    return _weigh(design, protected, positive, fresh, gap, sigma)
+    assert gap is not None, "there is a positive control"
+    return _weigh(design, protected, fresh, gap, sigma)
+
+
+def _blind(positive: Sequence[Finding]) -> str | None:
+    """Why a leak would not have been seen: the reuse that there must be was not."""
+    weak = [e for e in positive if e.wilcoxon_p >= POSITIVE_P_MAX or e.median_ns <= 0]
+    if not weak:
+        return None
+    return (
+        f"Not even a user's own prefix is answered faster ({_named(weak)}), so 'no reuse seen' proves "
+        "nothing. "
+        + (
+            "Answers tell of cached tokens: the time they save is below the noise."
+            if any(each.reported for each in weak)
+            else "No answer tells of cached tokens: is the cache on?"
+        )
+    )
 
 
 def _weigh(
     design: Design,
     protected: Sequence[Finding],
-    positive: Sequence[Finding],
     fresh: Finding,
-    gap: float | None,
+    gap: float,
     sigma: float,
 ) -> tuple[Outcome, str]:
     """Nothing was seen.  Would it have been?"""
-    weak = [each for each in positive if each.wilcoxon_p >= POSITIVE_P_MAX]
-    if weak or gap is None or gap <= 0:
-        hits = any(each.reported for each in positive)
-        return Outcome.INCONCLUSIVE, (
-            "Not even a user's own prefix is answered faster"
-            f" ({_named(weak or positive)}), so 'no reuse seen' proves nothing. "
-            + (
-                "Answers tell of cached tokens: the time they save is below the noise."
-                if hits
-                else "No answer tells of cached tokens: is the cache on?"
-            )
-        )
     if gap < sigmas_min(design.pairs) * sigma:
         return Outcome.INCONCLUSIVE, (
             f"A hit saves {gap / 1e6:.2f} ms, {gap / sigma:.1f} times the noise of one "
@@ -300,6 +306,8 @@ def _sigma(samples: Samples) -> float | None:
 
 def _detectable_ns(design: Design, sigma: float) -> float:
     """By the asymptotic power of the signed-rank test for normal noise (efficiency 3/π)."""
+    from statistics import NormalDist  # slow to import, and no other command needs it
+
     family = max(1, sum(name.level in PROTECTED for name in design.cells))
     normal = NormalDist()
     reach = normal.inv_cdf(1 - FAMILY_ALPHA / (2 * family)) + normal.inv_cdf(0.9)

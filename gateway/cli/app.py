@@ -10,6 +10,9 @@ import typer
 from gateway.cli import (
     accounts,
     audit,
+    audit_isolation,
+    audit_report,
+    audit_timing,
     chat,
     check,
     credentials,
@@ -55,12 +58,17 @@ app.command("queue")(scheduling.queue)
 app.command("promises")(scheduling.promises)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
+audit.audit.command("timing")(audit_timing.timing)
+audit.audit.command("isolation")(audit_isolation.isolation)
+audit.audit.add_typer(
+    audit_report.reports, name="report", help="Reports of the audits: verify.", no_args_is_help=True
+)
 for name, group, says in (
     ("token", credentials.tokens, "Tokens of people: mint in development, revoke anywhere."),
     ("key", credentials.keys, "API keys of services."),
     ("tenant", accounts.tenants, "Tenants: list, suspend, resume."),
     ("budget", accounts.budgets, "Budgets: set, show."),
     ("usage", accounts.usage, "What was used and what it cost."),
-    ("audit", audit.audit, "The audit log."),
+    ("audit", audit.audit, "The audit log, and the audits."),
 ):
     app.add_typer(group, name=name, help=says, no_args_is_help=True)

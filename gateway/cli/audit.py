@@ -64,8 +64,10 @@ def verify(
     from security.audit_verify import verify as walk
     from security.keyring import Purpose
 
-    keyring = None if public_key is not None and root_key is None else _keyring(root_key, state_dir)
-    public = _public(public_key, keyring)
+    keyring = (
+        None if public_key is not None and root_key is None else keyring_of(root_key, state_dir)
+    )
+    public = public_of(public_key, keyring)
     if proofs:
         found = {path: _read(path, lambda path: check_proof(path, public)) for path in proofs}
         if as_json:
@@ -102,12 +104,12 @@ def verify(
 @audit.command("key")
 def key(root_key: RootKey = None, state_dir: StateDir = VAR) -> None:
     """Print the public key of the checkpoints: one line, for `--public-key`. Keep it elsewhere."""
-    keyring = _keyring(root_key, state_dir)
+    keyring = keyring_of(root_key, state_dir)
     if keyring is None:
         raise Refusal(
             f"There is no {state_dir / 'root.key'}. Name it with --root-key or --state-dir."
         )
-    say(str(_public(None, keyring)))
+    say(str(public_of(None, keyring)))
 
 
 @audit.command("checkpoint")
@@ -143,7 +145,7 @@ def prove(
     say(encode_proof(proof).decode())
 
 
-def _keyring(root_key: Path | None, state_dir: Path) -> Keyring | None:
+def keyring_of(root_key: Path | None, state_dir: Path) -> Keyring | None:
     """None where no root key was named and there is none."""
     from security.keyring import KeyringError, open_keyring
 
@@ -159,7 +161,7 @@ def _keyring(root_key: Path | None, state_dir: Path) -> Keyring | None:
         raise Refusal(str(error)) from None
 
 
-def _public(line: str | None, keyring: Keyring | None) -> PublicKey | None:
+def public_of(line: str | None, keyring: Keyring | None) -> PublicKey | None:
     from security.audit_checkpoint import parse_public_key
     from security.audit_signer import Signer
 

@@ -123,7 +123,7 @@ def whole(asking: Asking, messages: list[dict[str, str]]) -> Any:
         except httpx2.HTTPError as error:
             raise client.unreachable(asking.server.url, error, "--url") from None
     if not answer.is_success:
-        raise _api_refusal(answer.status_code, raw)
+        raise api_refusal(answer.status_code, raw)
     try:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError:
@@ -138,7 +138,7 @@ def streamed(
         try:
             with _post(http, asking.body(messages, stream=True)) as answer:
                 if not answer.is_success:
-                    raise _api_refusal(answer.status_code, _error_body(answer))
+                    raise api_refusal(answer.status_code, error_body(answer))
                 yield from _pieces(answer, status)
         except httpx2.HTTPError as error:
             raise client.unreachable(asking.server.url, error, "--url") from None
@@ -175,7 +175,7 @@ def _post(http: httpx2.Client, body: bytes) -> Any:
     )
 
 
-def _error_body(answer: httpx2.Response) -> bytes:
+def error_body(answer: httpx2.Response) -> bytes:
     raw = bytearray()
     for chunk in answer.iter_bytes():
         raw += chunk
@@ -184,7 +184,7 @@ def _error_body(answer: httpx2.Response) -> bytes:
     return bytes(raw)
 
 
-def _api_refusal(status: int, raw: bytes) -> Refusal:
+def api_refusal(status: int, raw: bytes) -> Refusal:
     """The OpenAI error object's message, or what the status alone says."""
     try:
         message = msgspec.json.decode(raw)["error"]["message"]

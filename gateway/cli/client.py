@@ -164,6 +164,10 @@ def host_of(url: str) -> str:
     return host
 
 
+def is_loopback(url: str) -> bool:
+    return host_of(url) in _LOOPBACK
+
+
 def segment(name: str) -> str:
     """A name as one segment of a path, whatever it holds."""
     return quote(name, safe="")

@@ -16,7 +16,7 @@ SPIKES = 0.05
 class Machine:
     base_ms: float = 100.0
     sigma_ms: float = 1.0
-    spike_sigmas: float = 10.0
+    spike_sigmas: float = 5.0
 
     def pairs(self, count: int, saved_ms: float, *, seed: int) -> list[Pair]:
         """`saved_ms`: by how much the secret is faster."""
