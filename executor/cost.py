@@ -168,6 +168,12 @@ class TimeBudget:
             self._floor = max(0, self._floor - granted)
         return granted
 
+    @property
+    def spent(self) -> bool:
+        """Whether nobody would be granted anything any more."""
+        timeless = self._floor == 0 and self._left_ns <= self._rates.sequence_ns
+        return timeless or self._tokens_left == 0
+
     def would_take(self, start: int, wanted: int) -> int:
         most = min(wanted, self._tokens_left)
         return max(min(most, self._affordable(start)), min(most, self._floor))

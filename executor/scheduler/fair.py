@@ -182,7 +182,7 @@ class Fair(Generic[W]):
         """Give the rest of the step to prompts, in order of their class and of what their tenants had."""
         draft = filling.draft
         begun = filling.begun(self._running, self._bands.values())
-        while begun or filling.admits:
+        while (begun or filling.admits) and not draft.spent:
             head = self._head(filling) if filling.admits else None
             if begun and (head is None or self._goes_on(begun[0][-1]) <= self._place(head)):
                 entry = heappop(begun)[-1]

@@ -152,6 +152,11 @@ class Draft(Generic[W]):
         return self.open > 0 and self._gate.invites(seq.ticket)
 
     @property
+    def spent(self) -> bool:
+        """No time is left for anybody's prompt."""
+        return self._budget.spent
+
+    @property
     def house_full(self) -> bool:
         """Every row is taken."""
         return len(self.alive) >= self._limits.seqs
@@ -218,7 +223,7 @@ class Draft(Generic[W]):
 
     def plan(self) -> Plan[W]:
         """Rows of one token first, as a Batch is."""
-        self._gate.settle(time_left=self._time_left)
+        self._gate.settle(time_left=self._time_left and not self.spent)
         fed = sorted(self.fed, key=lambda chunk: chunk.count > 1)
         chunks = [Chunk(seq, 1) for seq in self._decoding]
         chunks += fed

@@ -113,6 +113,19 @@ def test_a_budget_grants_what_fits_in_the_time() -> None:
     assert budget.take(0, 50) <= 1
 
 
+def test_a_budget_is_spent_when_nobody_is_granted_anything() -> None:
+    """Asked of every length and place that matters, after each grant until the end."""
+    for left_ns, floor in ((-5.0, 16), (100e6, 0), (100e6, 16), (1e9, 0)):
+        budget = TimeBudget(REAL, left_ns, floor_tokens=floor, tokens_max=100)
+        for _ in range(200):
+            nothing = all(budget.would_take(start, 10**6) == 0 for start in (0, 10, 10_000))
+            assert not budget.spent or nothing
+            if budget.take(0, 7) == 0:
+                break
+        assert budget.would_take(0, 1) == 0
+        assert budget.spent or left_ns == 100e6  # there less than a token's time may be left
+
+
 def test_a_budget_never_starves_and_never_exceeds() -> None:
     late = TimeBudget(REAL, -5.0, floor_tokens=16)
     assert late.take(0, 10) == 10
