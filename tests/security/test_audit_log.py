@@ -344,19 +344,23 @@ CRASHING = """
 import sys
 from pathlib import Path
 from security.audit import AuditEvent
-from security.audit_log import AuditLog
+from security.audit_log import AuditLog, Tuning
 from tests.security.helpers import AUDIT_KEYS
-log = AuditLog.open([Path(sys.argv[1])], keys=AUDIT_KEYS, clock_ms=lambda: 1)
+folders = [Path(each) for each in sys.argv[1:]]
+tuning = Tuning(sign_records=3, segment_bytes=4000)
+log = AuditLog.open(folders, keys=AUDIT_KEYS, clock_ms=lambda: 1, tuning=tuning)
 while True:
     print(log.append_blocking(AuditEvent(kind="test.record")), flush=True)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", (1, 7, 40))
-def test_l8_sigkill_loses_nothing_that_was_answered(tmp_path: Path, after: int) -> None:
+@pytest.mark.parametrize("after", (1, 7, 40, 41, 42, 43))
+@pytest.mark.parametrize("count", (1, 2))
+def test_l8_sigkill_loses_nothing_that_was_answered(tmp_path: Path, after: int, count: int) -> None:
+    folders = [tmp_path / str(index) for index in range(count)]
     child = subprocess.Popen(
-        [sys.executable, "-c", CRASHING, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", CRASHING, *map(str, folders)], stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     with child.stdout:
@@ -364,12 +368,15 @@ def test_l8_sigkill_loses_nothing_that_was_answered(tmp_path: Path, after: int) 
         child.send_signal(signal.SIGKILL)
         answered += [int(line) for line in child.stdout.read().split("\n")[:-1]]
     child.wait()
-    assert verify(tmp_path, KEY).ok
-    opened(tmp_path).close()
-    verdict = verify(tmp_path, KEY)
-    assert verdict.ok
-    assert verdict.records > max(answered)
-    assert answered == list(range(1, len(answered) + 1))
+    public = AUDIT_KEYS.signer.public
+    assert all(verify(folder, KEY, public=public).ok for folder in folders)
+    opened_all(*folders).close()
+    verdicts = [verify(folder, KEY, public=public) for folder in folders]
+    assert all(verdict.ok for verdict in verdicts)
+    assert {verdict.records for verdict in verdicts} == {verdicts[0].records}
+    assert verdicts[0].records > max(answered)
+    written = {each["seq"] for each in records(folders[0]) if each["kind"] == "test.record"}
+    assert set(answered) <= written
 
 
 @pytest.mark.slow
