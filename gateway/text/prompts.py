@@ -15,6 +15,8 @@ from typing import Any
 from gateway.errors import invalid
 from gateway.text.templates import ChatMessage, ChatTemplate, Origin
 from gateway.text.tokenizer import Vocabulary
+from policies.scope.labels import Label, join_all
+from policies.scope.prefix import Supplied, Supplier
 
 INLINE_CHARS_MAX = 2048
 """Longer texts leave the event loop; below this a thread costs more than the work."""
@@ -22,18 +24,37 @@ INLINE_CHARS_MAX = 2048
 
 @dataclass(frozen=True, slots=True)
 class Span:
+    """`label`: of whom a registered text is for; None for the client's, and for the scaffold."""
+
     tokens: int
     origin: Origin
     source: str | None = None
+    label: Label | None = None
+
+    @property
+    def supplier(self) -> Supplier:
+        if self.origin is Origin.SCAFFOLD:
+            return Supplier.SCAFFOLD
+        return Supplier.CLIENT if self.label is None else Supplier.REGISTERED
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`spans` cover `ids` in order.  Without `provenance` they say nothing about who wrote what."""
+    """`spans` cover `ids` in order.  Without `provenance` (the template changes what it is given, or
+    the client's own values reached its scaffold) there is one span, whose label is the join of all:
+    nothing is said of who wrote what."""
 
     ids: tuple[int, ...]
     spans: tuple[Span, ...]
     provenance: bool = True
+
+    @property
+    def supplied(self) -> tuple[Supplied, ...]:
+        """Who supplied the tokens, in order."""
+        return tuple(
+            Supplied(span.tokens, span.supplier if self.provenance else Supplier.MIXED, span.label)
+            for span in self.spans
+        )
 
 
 def chat_prompt(
@@ -53,6 +74,8 @@ def chat_prompt(
         )
     rendered = template.render(messages, now=now, extras=extras)
     _must_fit(vocabulary, (segment.text for segment in rendered.segments), "messages")
+    named = [piece.label for message in messages for piece in message.pieces]
+    everything = join_all(label for label in named if label is not None) if any(named) else None
     ids: list[int] = []
     spans: list[Span] = []
     for segment in rendered.segments:
@@ -61,8 +84,11 @@ def chat_prompt(
         else:
             found = vocabulary.encode_content(segment.text)
         ids += found
-        spans.append(Span(len(found), segment.origin, segment.source))
-    return Prompt(tuple(ids), tuple(spans), rendered.provenance)
+        spans.append(Span(len(found), segment.origin, segment.source, segment.label))
+    if not rendered.provenance or rendered.steered:
+        whole = Span(len(ids), Origin.SCAFFOLD, label=everything)
+        return Prompt(tuple(ids), (whole,), provenance=False)
+    return Prompt(tuple(ids), tuple(spans))
 
 
 def completion_prompt(

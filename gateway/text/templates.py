@@ -1,15 +1,16 @@
 """A model's chat template: messages to the text that the model was trained to read, with provenance.
 
 `render` gives segments.  SCAFFOLD is the template's own text, the only text in which special tokens
-mean anything; CONTENT is what the client wrote.  To tell them apart the template is rendered twice:
-once with an unguessable word in place of each client string, and once with the real strings.  The
+mean anything; CONTENT is what somebody wrote: the client, or who registered it (then it has a label).
+To tell them apart the template is rendered twice: once with an unguessable word in place of each
+string, and once with the real strings.  The
 first rendering, split at the words, gives the segments; the second is the check: put together, the
 segments must read the same.  A template that only trims passes (the words wear a sentinel on each
 side, so it shows which side was trimmed).  One that transforms or inspects what was written does
 not, and is answered in one piece with `provenance=False`; then text that could become a special
 token is refused.
 
-Refuses to know: tokens, except which texts are special; HTTP.  Source: DESIGN.md, settled 2 and 4;
+Refuses to know: tokens, except which texts are special; what a label means; HTTP.  Source: DESIGN.md, settled 2 and 4;
 transformers' chat template conventions.
 """
 
@@ -20,7 +21,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -32,6 +33,7 @@ from gateway.errors import ApiError, invalid
 from gateway.quoting import fit
 from gateway.text.sandbox import BoundedEnvironment, Bounds, TemplateFault, TemplateRefusal
 from gateway.text.tokenizer import Vocabulary
+from policies.scope.labels import Label
 
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _SENTINEL = "\x1f"  # white space to `trim`, and in no template
@@ -45,17 +47,22 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`source` names the request field that a CONTENT came from, as `messages[1].content`."""
+    """`source` names the request field that a CONTENT came from, as `messages[1].content`; `label` is
+    of whom it was registered for, None where the client wrote it."""
 
     text: str
     origin: Origin
     source: str | None = None
+    label: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
+    """`steered`: a value of the client's own reached the scaffold."""
+
     segments: tuple[Segment, ...]
     provenance: bool
+    steered: bool = False
 
     @property
     def text(self) -> str:
@@ -63,12 +70,29 @@ class Rendered:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a message that somebody else than the client may have supplied."""
+
+    text: str
+    label: Label | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """`content` is the text of all parts.  `role` is one of system, developer, user, assistant."""
+    """`content` is the text of all parts.  `role` is one of system, developer, user, assistant.
+    `pieces`, where there are any, are the content in the order in which it was put together."""
 
     role: str
     content: str
     name: str | None = None
+    pieces: tuple[Piece, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert not self.pieces or "".join(piece.text for piece in self.pieces) == self.content
+
+    @classmethod
+    def of(cls, role: str, pieces: Sequence[Piece]) -> ChatMessage:
+        return cls(role, "".join(piece.text for piece in pieces), pieces=tuple(pieces))
 
 
 class ChatTemplate:
@@ -151,7 +175,7 @@ class ChatTemplate:
         except TemplateFault as fault:
             raise _unrenderable() from fault
         segments = _split(outline, word, sources)
-        rendered = Rendered(segments, provenance=True)
+        rendered = Rendered(segments, provenance=True, steered=bool(extras))
         try:
             actual = self._run(list(messages), values, size, now)
         except (TemplateFault, TemplateRefusal) as fault:
@@ -187,20 +211,23 @@ class ChatTemplate:
     def _mask(
         self, messages: Sequence[ChatMessage], word: str
     ) -> tuple[list[Segment], list[ChatMessage]]:
-        """Each client string as a CONTENT segment, and the messages with numbered words instead.
+        """Each string as a CONTENT segment, and the messages with numbered words instead.
         An empty string stays: templates ask whether there is content."""
         sources: list[Segment] = []
 
-        def mask(text: str, source: str) -> str:
+        def mask(text: str, source: str, label: Label | None = None) -> str:
             if not text:
                 return text
-            sources.append(Segment(text, Origin.CONTENT, source))
+            sources.append(Segment(text, Origin.CONTENT, source, label))
             return f"{_SENTINEL}{word}{len(sources) - 1}q{_SENTINEL}"
 
         masked = [
             ChatMessage(
                 message.role,
-                mask(message.content, f"messages[{place}].content"),
+                "".join(
+                    mask(piece.text, f"messages[{place}].content", piece.label)
+                    for piece in message.pieces or (Piece(message.content),)
+                ),
                 None if message.name is None else mask(message.name, f"messages[{place}].name"),
             )
             for place, message in enumerate(messages)
@@ -251,9 +278,7 @@ def _split(outline: str, word: str, sources: Sequence[Segment]) -> tuple[Segment
         segments.append(Segment(outline[end : found.start()], Origin.SCAFFOLD))
         content = sources[int(found[2])]
         text = content.text if found[1] else content.text.lstrip()
-        segments.append(
-            Segment(text if found[3] else text.rstrip(), Origin.CONTENT, content.source)
-        )
+        segments.append(replace(content, text=text if found[3] else text.rstrip()))
         end = found.end()
     segments.append(Segment(outline[end:], Origin.SCAFFOLD))
     return tuple(segment for segment in segments if segment.text)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -17,8 +17,10 @@ from gateway.text.prompts import (
     completion_prompt_async,
 )
 from gateway.text.sandbox import Bounds, TemplateFault
-from gateway.text.templates import ChatMessage, ChatTemplate, Origin, Rendered
+from gateway.text.templates import ChatMessage, ChatTemplate, Origin, Piece, Rendered
 from gateway.text.tokenizer import Vocabulary
+from policies.scope.labels import BOTTOM, Document, documents, join_all, tenant
+from policies.scope.prefix import Supplier, shared_until
 from tests.gateway.text_cards import CHATML, SPECIALS, STEADY, byte_level, card_of, sentencepiece
 
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
@@ -72,7 +74,10 @@ def test_a_prompt_has_the_scaffolds_special_ids_only() -> None:
 
 
 def outcome(compiled: ChatTemplate, contents: list[str]) -> Prompt | ApiError:
-    messages = [ChatMessage("user", text) for text in contents]
+    return told(compiled, [ChatMessage("user", text) for text in contents])
+
+
+def told(compiled: ChatTemplate, messages: Sequence[ChatMessage]) -> Prompt | ApiError:
     try:
         return chat_prompt(VOCABULARY, compiled, messages, now=NOW)
     except ApiError as error:
@@ -103,6 +108,80 @@ def test_trimming_keeps_provenance(text: str) -> None:
     rendered = render(TRIMS, text)
     assert rendered.text == f"<|im_start|>user\n{text.strip()}<|im_end|>"
     assert rendered.provenance
+
+
+SYSTEM, LEASE = tenant("acme", "tmpl_a", 1), documents("acme", [Document("doc_1", 1, 1)])
+pieces = st.lists(
+    st.builds(Piece, hostile.map("".join), st.sampled_from([SYSTEM, LEASE, None])), max_size=5
+)
+
+
+@pytest.mark.parametrize("source", (CHATML, TRIMS, SHOUTS, THINKS))
+@STEADY
+@given(pieces)
+def test_pieces_read_as_one_text_and_each_is_its_suppliers(source: str, given: list[Piece]) -> None:
+    """Whatever stands in a piece: the whole reads as if one had written it, markers stay text, and every
+    token's supplier is known, or that of none is."""
+    of_pieces = [ChatMessage.of("system", given), ChatMessage("user", "hi")]
+    plain = [ChatMessage("system", of_pieces[0].content), ChatMessage("user", "hi")]
+    prompt, again = (told(TEMPLATES[source], messages) for messages in (of_pieces, plain))
+    if isinstance(prompt, ApiError) or isinstance(again, ApiError):
+        assert isinstance(prompt, ApiError)
+        assert isinstance(again, ApiError)
+        assert prompt.code == again.code == "control_token"
+        return
+    forbidden = VOCABULARY.forbidden_ids
+    assert [i for i in prompt.ids if i in forbidden] == [i for i in again.ids if i in forbidden]
+    assert _bytes(prompt.ids) == _bytes(again.ids)
+    assert sum(each.tokens for each in prompt.supplied) == len(prompt.ids)
+    suppliers = {each.supplier for each in prompt.supplied}
+    if not prompt.provenance:
+        assert source in {SHOUTS, THINKS, TRIMS}
+        assert suppliers == {Supplier.MIXED}
+        (only,) = prompt.supplied
+        labels = [each.label for each in given if each.label is not None]
+        assert (only.label or BOTTOM) == join_all(labels)
+        return
+    at = 0
+    for span in prompt.spans:  # a registered span holds that label's texts and nothing else
+        text = _bytes(prompt.ids[at : at + span.tokens])
+        at += span.tokens
+        if span.supplier is Supplier.REGISTERED:
+            said = [each.text for each in given if each.label == span.label]
+            assert any(text.strip() in _readable(each).strip() or not text for each in said)
+
+
+def _bytes(ids: Sequence[int]) -> bytes:
+    return b"".join(map(VOCABULARY.token_bytes, ids))
+
+
+def _readable(text: str) -> bytes:
+    """As far as the small vocabulary has it."""
+    return _bytes(VOCABULARY.encode_content(text))
+
+
+def test_the_tokens_of_a_registered_piece_do_not_depend_on_what_is_around_it() -> None:
+    """Else what was computed at registration would not be found."""
+
+    def lease(*around: Piece) -> tuple[int, ...]:
+        message = ChatMessage.of(
+            "system", [Piece("Be kind.", SYSTEM), Piece(" A lease", LEASE), *around]
+        )
+        prompt = chat_prompt(VOCABULARY, template(), [message, ChatMessage("user", "hi")], now=NOW)
+        kept = prompt.spans[: shared_until(prompt.supplied)]
+        assert [each.label for each in prompt.spans[:3]] == [None, SYSTEM, LEASE]
+        return prompt.ids[: sum(each.tokens for each in kept)]
+
+    assert lease() == lease(Piece("holder says hi"), Piece(" more", LEASE))
+
+
+def test_a_value_of_the_clients_in_the_scaffold_leaves_nothing_to_share() -> None:
+    steered = template("{{ effort }}" + CHATML)
+    message = [ChatMessage.of("system", [Piece("Be kind.", SYSTEM)]), ChatMessage("user", "hi")]
+    prompt = chat_prompt(VOCABULARY, steered, message, now=NOW, extras={"effort": "high"})
+    assert [(each.supplier, each.label) for each in prompt.supplied] == [(Supplier.MIXED, SYSTEM)]
+    plain = chat_prompt(VOCABULARY, steered, message, now=NOW, extras={"unknown": "high"})
+    assert plain.provenance
 
 
 def test_a_template_that_rewrites_loses_provenance_and_says_so() -> None:
