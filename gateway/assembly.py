@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gateway.caching import CacheTerms
 from gateway.development import Development
 from gateway.settings import Settings, facts
-from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Issuer, Model
+from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Issuer, Model, Sharing
 from security.jwks_source import JwksSource, open_source
 from security.tokens import ClaimNames, IssuerRule
 from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
@@ -94,3 +95,17 @@ def directory_config(settings: Settings) -> DirectoryConfig:
             for name, tenant in settings.tenants.items()
         },
     )
+
+
+def cache_terms(settings: Settings) -> dict[str, CacheTerms]:
+    """By tenant."""
+    terms = {}
+    for name, tenant in settings.tenants.items():
+        cache = settings.plans[tenant.plan].cache
+        terms[name] = CacheTerms(
+            quota=cache.quota,
+            ttl_s=cache.ttl_s,
+            opportunistic=cache.sharing is Sharing.TENANT,
+            region=tenant.residency,
+        )
+    return terms

@@ -19,10 +19,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from executor.client import ExecutorProcess, State, StateKind
+from executor.client import ExecutorProcess
 from gateway import listen, logs
 from gateway.app import admin_app, public_app
-from gateway.assembly import directory_config, executor_command, issuer_rules
+from gateway.assembly import cache_terms, directory_config, executor_command, issuer_rules
+from gateway.caching_start import enforce, open_caches
 from gateway.development import Development, development_mode
 from gateway.errors import ApiError, unavailable
 from gateway.guard import front
@@ -269,6 +270,7 @@ async def opened(
                 gauges=lambda: {each.name: each.executor.gauges for each in deployments},
                 vllm_names=settings.vllm_metrics,
             ),
+            caches=open_caches(keyring, secrets_of, directory, clock.monotonic_ns),
             classes=classes,
             promises=Promises(clock.wall_ms),
             log=log,
@@ -281,6 +283,7 @@ async def opened(
         )
         house.metrics.registry.register(AuditGauges(audit.sinks))
         stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
+        await enforce(house, cache_terms(settings))
         housekeeping = asyncio.create_task(keep_house(house))
         stack.push_async_callback(_cancelled, housekeeping)
         yield house, development
@@ -306,7 +309,7 @@ async def deploy(
         executor = ExecutorProcess(
             executor_command(model, found.path, settings.threads),
             settings.state.dir / "run" / model.name.replace("/", "--"),
-            on_event=partial(_told, log, model.name),
+            on_event=partial(logs.executor_told, log, model.name),
         )
         await stack.enter_async_context(executor)
         deployments.append(
@@ -320,20 +323,6 @@ async def deploy(
             )
         )
     return deployments
-
-
-def _told(log: Callable[..., None], name: str, state: State) -> None:
-    """Each change of state, and where loading begins and ends; not every per cent between."""
-    percent = None if state.fraction is None else round(state.fraction * 100)
-    if percent not in {None, 0, 100}:
-        return
-    log(
-        f"executor.{state.kind.value}",
-        model=name,
-        stage=state.stage or None,
-        percent=percent,
-        reason=state.reason if state.kind in {StateKind.BROKEN, StateKind.RESTARTING} else None,
-    )
 
 
 def withdrawn(directory: Directory, request: LiveRequest) -> bool:

@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from executor.contract import Cause, Ended, Grammar, Pace, Sampling, Submit
+from executor.contract import Caching, Cause, Ended, Grammar, Pace, Sampling, Submit
+from gateway.caching import Scoping
 from gateway.errors import ApiError
 from gateway.middleware.wire import ClientGone
 from policies.facts import Meters, Principal
@@ -32,7 +33,8 @@ OURS = TURNED_AWAY | {Cause.CRASHED, Cause.QUEUE_DEADLINE, Cause.REFUSED}
 @dataclass(frozen=True, slots=True)
 class Job:
     """A request ready to run: tokens, not text.  `n` choices for each prompt, each sampled by its
-    own of `samplings`; choices are numbered `prompt × n + choice`."""
+    own of `samplings`; choices are numbered `prompt × n + choice`.  `scoping` None: nothing of it is kept.
+    `end_user`: the pseudonym of the client's own user, where it named one."""
 
     route: str
     model: str  # the deployment's own name, aliases resolved
@@ -44,6 +46,8 @@ class Job:
     grammar: Grammar | None = None
     service_class: str | None = None
     retry_key: bytes | None = None
+    scoping: Scoping | None = None
+    end_user: str | None = None
 
     @property
     def n(self) -> int:
@@ -62,7 +66,8 @@ class Job:
     def prompt_tokens_max(self) -> int:
         return max(len(prompt) for prompt in self.prompts)
 
-    def submits(self, max_new_tokens: int) -> Iterator[Submit]:
+    def submits(self, max_new_tokens: int, cachings: tuple[Caching, ...] = ()) -> Iterator[Submit]:
+        """`cachings`: one a prompt, or none."""
         for index in range(self.choices):
             yield Submit(
                 request=0,  # the executor's client mints it
@@ -74,6 +79,7 @@ class Job:
                 grammar=self.grammar,
                 part=index > 0,
                 retry_key=None if index else self.retry_key,
+                caching=cachings[index // self.n] if cachings else None,
             )
 
 
@@ -133,17 +139,22 @@ class Case:
         return any(each.prefilled or each.generated for each in self.ended.values())
 
     def meters(self) -> Meters:
-        """What is billed (DESIGN.md, 9): input whose prefill ran, once a prompt; output generated.
+        """What is billed (DESIGN.md, 9): input whose prefill ran, and what was taken from the cache in its
+        stead as far as it may be told, once a prompt; output generated.
         What a fault of ours cut off is priced zero, whichever of the choices met it."""
         ours = OURS - {Cause.BACKLOG} if self.delivered_tokens else OURS
         if self.outcome == "crashed" or any(each.cause in ours for each in self.ended.values()):
             return Meters()
-        prefilled: dict[int, int] = {}
+        inputs: dict[int, tuple[int, int]] = {}
         for index, each in self.ended.items():
-            prompt = index // self.job.n
-            prefilled[prompt] = max(prefilled.get(prompt, 0), each.prefilled)
+            prompt = index // self.job.n  # of siblings that one counts which prefilled most
+            inputs[prompt] = max(inputs.get(prompt, (0, 0)), (each.prefilled, each.cached))
         return Meters(
-            input=sum(prefilled.values()),
+            input=sum(prefilled for prefilled, _ in inputs.values()),
+            cached_input=sum(
+                min(cached, len(self.job.prompts[prompt]) - prefilled) if prefilled else 0
+                for prompt, (prefilled, cached) in inputs.items()
+            ),
             output=sum(self.billed_output(index) for index in self.ended),
         )
 
@@ -194,7 +205,7 @@ class Case:
             outcome=self.outcome,
             reason=self.reason,
             finish_reason=self.finish_reason,
-            prompt_tokens=meters.input,
+            prompt_tokens=meters.input + meters.cached_input,
             output_tokens=meters.output,
             generated_tokens=sum(each.generated for each in self.ended.values()),
             delivered_tokens=self.delivered_tokens,
@@ -224,7 +235,8 @@ class Case:
             outcome=self.outcome,
             reason=self.reason,
             status=self.error.status if self.error is not None else None,
-            input_tokens=meters.input,
+            input_tokens=meters.input + meters.cached_input,
+            cached_tokens=meters.cached_input,
             output_tokens=meters.output,
             nano_usd=self.charge.total_nano_usd if self.charge is not None else 0,
         )
@@ -239,7 +251,7 @@ class Case:
             "service_class": self.job.service_class,
             "outcome": self.outcome,
             "reason": self.reason,
-            "input_tokens": meters.input,
+            "input_tokens": meters.input + meters.cached_input,
             "output_tokens": meters.output,
             "total_ms": ((self.closed_ns or self.received_ns) - self.received_ns) // 1_000_000,
         }

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from executor.contract import Executor, ModelCard
+from gateway.caching import Caches
+from gateway.end_users import EndUsers
 from gateway.errors import unavailable
 from gateway.live import Live
 from gateway.metrics import Metrics
@@ -111,6 +113,7 @@ class House:
     audit: AuditLog
     live: Live
     metrics: Metrics
+    caches: Caches
     classes: ServiceClasses
     promises: Promises
     log: Callable[..., None]
@@ -120,3 +123,4 @@ class House:
     retry_key: Callable[[tuple[str, ...]], bytes]
     mint_key: Callable[[], NewKey]
     draining: Callable[[], bool]
+    end_users: EndUsers = field(default_factory=EndUsers)

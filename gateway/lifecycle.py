@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
+from executor.contract import Submit
 from gateway.answer import Answer
 from gateway.case import Case, Job
 from gateway.errors import from_deny, unavailable
@@ -234,32 +235,46 @@ async def settle(house: House, case: Case) -> None:
 @asynccontextmanager
 async def running(house: House, grant: Grant, hold: Hold, case: Case) -> AsyncIterator[Answer]:
     """The executor: queue, prefill, decode.  It stops at what was reserved; leaving aborts."""
+    job = grant.job
+    principal = principal_of(house, grant)
+    with house.end_users.present(principal, job.end_user) as share:
+        submits = submits_of(house, grant, hold, share)
+        answer = Answer(house.deployments[job.model].executor, submits, n=job.n)
+        request = LiveRequest(case.request_id, grant.who, answer.interrupt)
+        try:
+            with house.live.entered(request, expires_in_ms=expires_in_ms(house, grant.who)):
+                async with answer:
+                    try:
+                        yield answer
+                    finally:  # before the abort is confirmed: what comes now, nobody waits for
+                        case.left_ns = house.clock.monotonic_ns()
+        finally:
+            case.ended = dict(answer.ended)
+            case.paces = dict(answer.paces)
+
+
+def principal_of(house: House, grant: Grant) -> str:
+    dims = grant.dims
+    return house.pseudonym(f"{dims.tenant}\0{dims.issuer}\0{dims.user}")
+
+
+def submits_of(house: House, grant: Grant, hold: Hold, share: tuple[str, float]) -> list[Submit]:
+    """What the executor is to run: up to what was reserved, on whose share, under which labels by the
+    rights of this moment."""
     dims = grant.dims
     tenant = house.pseudonym(dims.tenant)
-    user = house.pseudonym(f"{dims.tenant}\0{dims.issuer}\0{dims.user}")
-    submits = [
+    cachings = house.caches.decided(grant.who, grant.job.scoping, house.clock.monotonic_ns())
+    return [
         msgspec.structs.replace(
             each,
             max_new_tokens=min(each.max_new_tokens, hold.output_tokens),
             min_tokens=min(each.min_tokens, hold.output_tokens),
             workload=dims.service_class or "",
-            share=((tenant, grant.standing.weight), (user, 1.0)),
+            share=((tenant, grant.standing.weight), share),
             queue_ms_max=house.timings.queue_ms_max,
         )
-        for each in grant.job.submits(grant.sized.max_output_tokens)
+        for each in grant.job.submits(grant.sized.max_output_tokens, cachings)
     ]
-    answer = Answer(house.deployments[grant.job.model].executor, submits, n=grant.job.n)
-    request = LiveRequest(case.request_id, grant.who, answer.interrupt)
-    try:
-        with house.live.entered(request, expires_in_ms=expires_in_ms(house, grant.who)):
-            async with answer:
-                try:
-                    yield answer
-                finally:  # before the abort is confirmed: what comes now, nobody waits for
-                    case.left_ns = house.clock.monotonic_ns()
-    finally:
-        case.ended = dict(answer.ended)
-        case.paces = dict(answer.paces)
 
 
 def expires_in_ms(house: House, who: Principal) -> int | None:

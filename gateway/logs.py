@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from executor.client import State, StateKind
 from security import redact
 
 
@@ -51,3 +52,17 @@ def _for_people(_logger: Any, _method: str, event: Mapping[str, Any]) -> str:
     name = fields.pop("event", "")
     said = "  ".join(f"{key}={value}" for key, value in fields.items())
     return f"{at} {name:<20} {said}".rstrip()
+
+
+def executor_told(log: Callable[..., None], name: str, state: State) -> None:
+    """Each change of state, and where loading begins and ends; not every per cent between."""
+    percent = None if state.fraction is None else round(state.fraction * 100)
+    if percent not in {None, 0, 100}:
+        return
+    log(
+        f"executor.{state.kind.value}",
+        model=name,
+        stage=state.stage or None,
+        percent=percent,
+        reason=state.reason if state.kind in {StateKind.BROKEN, StateKind.RESTARTING} else None,
+    )

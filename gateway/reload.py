@@ -12,7 +12,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.assembly import directory_config, issuer_rules
+from gateway.assembly import cache_terms, directory_config, issuer_rules
+from gateway.caching_start import enforce
 from gateway.house import House
 from gateway.recording import ensure_secrets
 from gateway.settings import Mode, Settings, SettingsError, facts, load
@@ -55,6 +56,7 @@ async def reload(house: House, settings: Settings, now_s: Callable[[], int]) -> 
     house.directory.configure(config)
     executors = {id(each.executor): each.executor for each in house.deployments.values()}
     house.classes.enforce(facts.service_classes(fresh.classes), executors.values())
+    await enforce(house, cache_terms(fresh))
     waiting = [name for name in AT_START if getattr(fresh, name) != getattr(settings, name)]
     if waiting:
         house.log("configuration.waiting", reason="at the next start: " + ", ".join(waiting))

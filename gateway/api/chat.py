@@ -22,7 +22,7 @@ async def ask(body: object, reading: Reading, wall_ms: int) -> Asked:
         now=datetime.fromtimestamp(wall_ms / 1000, UTC),
         extras=job.template_extras,
     )
-    return Asked(job.controls, (prompt.ids,))
+    return Asked(job.controls, (prompt,), templated=True)
 
 
 CHAT = Family(

@@ -18,7 +18,7 @@ async def ask(body: object, reading: Reading, wall_ms: int) -> Asked:
         await completion_prompt_async(reading.vocabulary, prompt, add_bos=card.add_bos)
         for prompt in job.prompts
     ]
-    return Asked(job.controls, tuple(prompt.ids for prompt in prompts))
+    return Asked(job.controls, tuple(prompts), templated=False)
 
 
 COMPLETIONS = Family(

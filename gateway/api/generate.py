@@ -27,6 +27,7 @@ from gateway.api.schema import Controls, model_of
 from gateway.api.sse import ChatStream, CompletionStream
 from gateway.api.structure import named
 from gateway.case import Case, Job
+from gateway.end_users import spelt
 from gateway.errors import ApiError, unavailable
 from gateway.guard import read_body
 from gateway.house import Deployment, House, Reading
@@ -34,6 +35,7 @@ from gateway.idempotency import client_key, retry_key
 from gateway.identify import identify, request_id
 from gateway.streaming import Events, respond, stream, until_disconnect
 from gateway.telling import Delta, Telling, Voice
+from gateway.text.prompts import Prompt
 from gateway.text.reply import Reply, ShownToken
 from gateway.text.stops import Automaton
 from gateway.text.tokenizer import Vocabulary
@@ -47,10 +49,11 @@ INLINE_BYTES_MAX = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A parsed request and the tokens of its prompts."""
+    """A parsed request and the tokens of its prompts.  `templated`: by the model's chat template."""
 
     controls: Controls
-    prompts: tuple[tuple[int, ...], ...]
+    prompts: tuple[Prompt, ...]
+    templated: bool
 
 
 Wording = ChatStream | CompletionStream
@@ -134,9 +137,18 @@ class Generate:
             asked = await self.family.ask(parsed, reading, arrived.wall_ms)
             service_class = lifecycle.class_for(house, who, asked.controls.service_tier)
         controls = asked.controls
+        named_user = controls.end_user.named
         job = replace(
             _job(self.family.route, deployment, reading, asked, self.draw_seed(), service_class),
             retry_key=kept,
+            scoping=house.caches.scoping(
+                who.tenant or "",
+                reading.card,
+                tuple(prompt.supplied for prompt in asked.prompts),
+                controls.end_user,
+                templated=asked.templated,
+            ),
+            end_user=None if named_user is None else house.pseudonym(spelt(who, named_user)),
         )
         case = Case(arrived.request_id, who, job, arrived.wall_ms, arrived.monotonic_ns)
         head = Head(
@@ -219,7 +231,7 @@ def _job(
     return Job(
         route=route,
         model=deployment.name,
-        prompts=asked.prompts,
+        prompts=tuple(prompt.ids for prompt in asked.prompts),
         samplings=tuple(controls.sampling_for(i, drawn_seed) for i in range(controls.n)),
         max_output_tokens=controls.max_tokens,
         min_tokens=controls.min_tokens,
@@ -256,7 +268,11 @@ def _voices(reading: Reading, controls: Controls, job: Job) -> list[Voice]:
 
 def usage_of(case: Case) -> Usage:
     meters = case.meters()
-    return Usage(prompt=meters.input + meters.cached_input, completion=meters.output)
+    return Usage(
+        prompt=meters.input + meters.cached_input,
+        completion=meters.output,
+        cached=meters.cached_input,
+    )
 
 
 def x_limit_of(case: Case) -> str | None:

@@ -20,6 +20,7 @@ from msgspec import Meta
 from executor.contract import ModelCard, Sampling
 from gateway import strict_json
 from gateway.api.structure import ResponseFormat, Structure, StructuredOutputs, structure
+from gateway.caching import EndUser
 from gateway.errors import ApiError, invalid
 
 _INT32_MAX = 2**31 - 1
@@ -87,8 +88,8 @@ class Controls:
     """How to answer, the same for both endpoints.
 
     `sampling` lacks only the seed: `sampling_for` gives each choice its own.  `max_tokens` None: as
-    many as fit and can be paid; `max_tokens_field` is the name by which the client gave it.  `end_user`,
-    `cache_key` and `metadata` are the client's words: hash them before they are kept.  `service_tier` is what was asked for."""
+    many as fit and can be paid; `max_tokens_field` is the name by which the client gave it.  `end_user` and
+    `metadata` are the client's words: hash them before they are kept.  `service_tier` is what was asked for."""
 
     model: str
     n: int
@@ -108,8 +109,7 @@ class Controls:
     x_status: bool
     service_tier: str | None
     priority: int
-    end_user: str | None
-    cache_key: str | None
+    end_user: EndUser
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -228,8 +228,7 @@ def controls(
         x_status=bool(options.x_status),
         service_tier=request.service_tier,
         priority=request.priority or 0,
-        end_user=request.safety_identifier or request.user or None,
-        cache_key=request.prompt_cache_key or None,
+        end_user=EndUser(request.safety_identifier, request.user, request.prompt_cache_key),
         metadata=dict(request.metadata or {}),
     )
 

@@ -11,6 +11,7 @@ import functools
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +25,8 @@ from starlette.types import ASGIApp
 from executor.echo import EchoExecutor
 from gateway.app import admin_app, public_app
 from gateway.bootstrap import withdraw, withdrawn
+from gateway.caching import CacheTerms
+from gateway.caching_start import enforce, open_caches
 from gateway.development import development_mode
 from gateway.guard import FrontBounds, front
 from gateway.house import Clock, Deployment, House, Prices, Timings
@@ -62,6 +65,8 @@ PLAN = PlanConfig(
 
 
 CLASSES = (ServiceClass("interactive"), ServiceClass("batch", weight=None, floor=0.05))
+
+CACHES = {name: CacheTerms(quota=0.25, ttl_s=3600) for name in ("acme", "globex")}
 
 
 @dataclass
@@ -117,9 +122,17 @@ def empty_state() -> dict[str, bytes]:
     Made once; making them anew for each of hundreds of houses would be most of the tests' time."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        open_keyring(folder / "root.key")
+        keyring = open_keyring(folder / "root.key")
         open_dev_issuer(folder)
-        Store.open(f"sqlite:///{folder}/lockgate.db").close()
+        store = Store.open(f"sqlite:///{folder}/lockgate.db")
+
+        async def give_secrets() -> None:
+            secrets = TenantSecrets(keyring, SecretTable(store), rng=os.urandom)
+            await ensure_secrets(secrets, CACHES)
+
+        with ThreadPoolExecutor(1) as aside:  # a loop runs here already
+            aside.submit(asyncio.run, give_secrets()).result()
+        store.close()
         return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
@@ -142,6 +155,7 @@ async def inhouse(
     bounds: FrontBounds | None = None,
     prices: tuple[Price, ...] = (PRICE,),
     classes: tuple[ServiceClass, ...] = CLASSES,
+    caches: Mapping[str, CacheTerms] = CACHES,
 ) -> AsyncIterator[Inhouse]:
     import time
 
@@ -175,6 +189,7 @@ async def inhouse(
         )
         await directory.load()
         secrets_of = TenantSecrets(keyring, SecretTable(store), rng=os.urandom)
+        await secrets_of.load()
         await ensure_secrets(secrets_of, directory.tenants())
         pepper = keyring.derive(Purpose.API_KEYS)
         source = JwksSource(FileReader(development.jwks_path), clock=time.monotonic)
@@ -194,6 +209,7 @@ async def inhouse(
             book=book,
             deployments={MODEL: Deployment(MODEL, (), echo, "invariant", 0)},
             audit=audit,
+            caches=open_caches(keyring, secrets_of, directory, time.monotonic_ns),
             classes=service_classes,
             promises=Promises(clock.wall_ms),
             live=Live(partial(withdrawn, directory)),
@@ -207,6 +223,7 @@ async def inhouse(
             draining=lambda: switch["draining"],
         )
         stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
+        await enforce(house, caches)
         seeds, ids = count(1), count(1)
 
         def behind_front(app: ASGIApp) -> ASGIApp:

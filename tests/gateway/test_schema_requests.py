@@ -12,6 +12,7 @@ from gateway.api.refused import CHAT, COMPLETION
 from gateway.api.schema import Controls, model_of
 from gateway.api.schema_chat import ChatJob, parse_chat
 from gateway.api.schema_completions import CompletionJob, parse_completion
+from gateway.caching import EndUser
 from gateway.errors import ApiError
 from gateway.text.templates import ChatMessage
 from tests.gateway.text_cards import STEADY, byte_level, card_of
@@ -435,9 +436,14 @@ def test_extras_for_the_template() -> None:
 
 
 def test_who_the_end_user_is() -> None:
-    assert chat(user="u").controls.end_user == "u"
-    assert chat(user="u", safety_identifier="s").controls.end_user == "s"
-    assert chat(user="").controls.end_user is None
+    """What is absent is not what is empty: they are two scopes."""
+    assert chat(user="u").controls.end_user == EndUser(user="u")
+    both = chat(user="u", safety_identifier="s", prompt_cache_key="k").controls.end_user
+    assert both == EndUser("s", "u", "k")
+    assert both.named == ("s", "u")
+    assert chat(prompt_cache_key="k").controls.end_user.named == (None, None, "k")
+    assert chat().controls.end_user.named is None
+    assert chat(user="").controls.end_user == EndUser(user="")
 
 
 def outcome(call: Callable[..., object], fields: dict[str, Any]) -> ApiError | None:
