@@ -31,14 +31,16 @@ class Need(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Ask:
     """`fields`: of the request.  `document`, `template`: one of two of equal text (0 or 1).  `model`: which
-    of the server's.  `grants`: how often the document's right is withdrawn and given again before it."""
+    of the server's.  `renewed`: the document's right is withdrawn and given again before.  `pastes`: the
+    registered text stands before, as the client's own."""
 
     role: Role = Role.ATTACKER
     fields: Mapping[str, Any] = field(default_factory=dict)
     document: int | None = None
     template: int | None = None
     model: int = 0
-    grants: int = 0
+    renewed: bool = False
+    pastes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +117,14 @@ ROWS: Final = (
         "provenance",
         ("after a document", "after its text, pasted"),
         (_DOCUMENT, _DOCUMENT),
-        (_DOCUMENT, _OWN),
+        (_DOCUMENT, Ask(pastes=True)),
         Need.DOCUMENTS,
     ),
     Row(
         "ACL version",
         ("one version", "withdrawn and given again"),
         (_DOCUMENT, _DOCUMENT),
-        (_DOCUMENT, Ask(document=0, grants=1)),
+        (_DOCUMENT, Ask(document=0, renewed=True)),
         Need.DOCUMENTS,
     ),
     Row(

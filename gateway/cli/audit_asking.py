@@ -39,6 +39,9 @@ TokensFile = Annotated[
 Attacker = Annotated[str, typer.Option(help="Who measures: a name in that file.")]
 Colleague = Annotated[str, typer.Option(help="Another user of the attacker's tenant.")]
 Stranger = Annotated[str, typer.Option(help="A user of another tenant.")]
+Admin = Annotated[
+    str, typer.Option(help="Administrator of the attacker's tenant, who registers templates.")
+]
 Operated = Annotated[
     bool,
     typer.Option(

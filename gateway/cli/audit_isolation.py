@@ -17,6 +17,7 @@ import typer
 from gateway.cli import audit_asking, audit_report
 from gateway.cli.audit import RootKey
 from gateway.cli.audit_asking import Answer, Line
+from gateway.cli.audit_registry import Registry
 from gateway.cli.options import VAR, Json, StateDir
 from gateway.cli.show import Refusal, clean, table
 from security.audit_report import isolation_report
@@ -43,6 +44,7 @@ def isolation(
     attacker: audit_asking.Attacker = "acme/alice",
     colleague: audit_asking.Colleague = "acme/bob",
     stranger: audit_asking.Stranger = "globex/carol",
+    admin: audit_asking.Admin = "acme/admin",
     i_operate_this: audit_asking.Operated = False,
     out: audit_report.Out = None,
     root_key: RootKey = None,
@@ -62,11 +64,23 @@ def isolation(
             for role, name in names.items()
         }
 
+        registry = stack.enter_context(
+            Registry(
+                where.server(colleague),
+                where.server(admin) if admin in where.tokens else None,
+                where.server(attacker),
+            )
+        )
+        registry.prepare(seed, frozenset({Need.DOCUMENTS, Need.TEMPLATES}), each=2)
+
         def ask(what: Ask, text: str) -> Answer:
-            fields = dict(what.fields)
+            if what.renewed and what.document is not None:
+                registry.renew(what.document)
+            said = f"{registry.text} {text}" if what.pastes else text
+            fields = {**what.fields, **registry.fields(text, what.document, what.template)}
             if what.model and second_model is not None:
                 fields["model"] = second_model
-            return lines[what.role].ask(text, fields)
+            return lines[what.role].ask(said, fields)
 
         rows = matrix(
             ask,
@@ -74,8 +88,7 @@ def isolation(
             repeats=repeats,
             prefix_tokens=prefix_tokens,
             lacks={
-                Need.DOCUMENTS: "this server has no registered documents",
-                Need.TEMPLATES: "this server has no registered templates",
+                **registry.lacks,
                 **({} if second_model else {Need.SECOND_MODEL: "name one by --second-model"}),
             },
         )

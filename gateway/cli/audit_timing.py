@@ -19,10 +19,12 @@ import typer
 from gateway.cli import audit_asking, audit_report
 from gateway.cli.audit import RootKey
 from gateway.cli.audit_asking import Answer, Line, span, told
+from gateway.cli.audit_registry import Registry
 from gateway.cli.options import VAR, Json, StateDir
 from gateway.cli.show import Refusal, clean, note, table
 from security import timing_audit_stats as stats
 from security.audit_report import timing_report
+from security.isolation_audit import Need
 from security.timing_audit import (
     PREFIX_TOKENS_MIN,
     RELEASE_PAIRS,
@@ -101,12 +103,21 @@ def timing(
             role: stack.enter_context(Line(where.server(name), model))
             for role, name in names.items()
         }
+        registry = stack.enter_context(
+            Registry(where.server(colleague), None, where.server(attacker))
+        )
+        if Level.AFTER_REVOKE in design.levels:
+            registry.prepare(design.seed, frozenset({Need.DOCUMENTS}), each=1)
+        able = not registry.lacks
         probes = [_probe(line, design, at) for at, line in enumerate([*lines.values()] * PROBES)]
-        _foretell(design, probes, stop_after)
+        _foretell(design, probes, stop_after, registry.lacks)
         samples, stopped = conduct(
             design,
-            (trial for trial in trials(design) if not trial.uses_document),
-            lambda role, text, _: lines[role].ask(text),
+            (trial for trial in trials(design) if able or not trial.uses_document),
+            lambda role, text, after: lines[role].ask(
+                text, registry.fields(text, 0 if after else None, None)
+            ),
+            lambda: registry.renew(0),
             stop_after=stop_after,
         )
     verdict = judge(design, samples, stopped=stopped)
@@ -121,6 +132,7 @@ def conduct(
     design: Design,
     plan: Iterable[Trial],
     ask: Ask,
+    withdraw: Callable[[], None],
     *,
     stop_after: int | None = None,
     clock_s: Callable[[], float] = time.monotonic,
@@ -133,7 +145,7 @@ def conduct(
         for trial in todo:
             if done == stop_after:
                 return samples, f"stopped after {done:,} of {len(todo):,} trials, as asked"
-            samples.setdefault(trial.cell, []).append(_pair(trial, design, ask))
+            samples.setdefault(trial.cell, []).append(_pair(trial, design, ask, withdraw))
             done += 1
             told(done, len(todo), begun_s, clock_s())
     except Refusal as refusal:
@@ -145,10 +157,12 @@ def conduct(
     return samples, None
 
 
-def _pair(trial: Trial, design: Design, ask: Ask) -> Pair:
+def _pair(trial: Trial, design: Design, ask: Ask, withdraw: Callable[[], None]) -> Pair:
     found: dict[Act, Answer] = {}
     for step in trial.steps():
-        assert step.role is not None
+        if step.role is None:
+            withdraw()
+            continue
         found[step.act] = ask(step.role, trial.text(step.act, design), trial.uses_document)
     secret, control = found[Act.SECRET], found[Act.CONTROL]
     return Pair(secret.ttft_ns, control.ttft_ns, secret.cached_tokens, control.cached_tokens)
@@ -167,10 +181,15 @@ def _probe(line: Line, design: Design, at: int) -> tuple[Answer, float]:
 
 
 def _foretell(
-    design: Design, probes: Sequence[tuple[Answer, float]], stop_after: int | None
+    design: Design,
+    probes: Sequence[tuple[Answer, float]],
+    stop_after: int | None,
+    lacks: Mapping[Need, str],
 ) -> None:
-    answer = probes[0][0]
-    whole = replace(design, levels=tuple(x for x in design.levels if x is not Level.AFTER_REVOKE))
+    answer, whole = probes[0][0], design
+    if lacks:
+        levels = tuple(level for level in design.levels if level is not Level.AFTER_REVOKE)
+        whole = replace(design, levels=levels)
     part = 1.0 if stop_after is None else min(1.0, stop_after / (design.pairs * len(whole.cells)))
     requests = max(1, round(requests_of(whole) * part))
     expected_s = duration_s(requests, stats.median([took_s for _, took_s in probes]), answer)
@@ -178,8 +197,8 @@ def _foretell(
         f"{requests:,} requests of {answer.prompt_tokens:,} tokens: about {span(expected_s)}, less where "
         "the cache answers. The machine should do nothing else meanwhile."
     )
-    if Level.AFTER_REVOKE in design.levels:
-        note("note: after-revoke needs registered documents: not measured.")
+    for why in lacks.values():
+        note(f"note: after-revoke cannot be measured: {why}.")
 
 
 def duration_s(requests: int, each_s: float, answer: Answer) -> float:

@@ -56,6 +56,12 @@ class Server:
         given = {name: value for name, value in body.items() if value is not None}
         return self._ask("POST", path, None, given)
 
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._ask("PUT", path, None, body)
+
+    def delete(self, path: str) -> Any:
+        return self._ask("DELETE", path, None, None)
+
     def open(self, timeout_s: float = TIMEOUT_S) -> httpx2.Client:
         """For whoever streams.  The caller closes it."""
         host = host_of(self.url)

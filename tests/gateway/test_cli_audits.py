@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gateway.cli.audit_isolation import matrix
 from gateway.cli.audit_timing import conduct, duration_s, levels_of, victims_of
 from gateway.cli.show import Refusal
 from security.isolation_audit import HELD, ROWS, Ask, Need, Result, State, judge
+from security.keyring import open_keyring
 from security.timing_audit import Design, Level, Outcome, Verdict
 from security.timing_audit import judge as judge_times
 from security.timing_audit_plan import Role, trials
@@ -33,8 +34,12 @@ DESIGN = Design(
 LACKS = dict.fromkeys(Need, "not here")
 
 
+def nothing() -> None:
+    raise AssertionError("no document here")
+
+
 def audited(deployment: Deployment) -> Verdict:
-    samples, stopped = conduct(DESIGN, trials(DESIGN), deployment.timed)
+    samples, stopped = conduct(DESIGN, trials(DESIGN), deployment.timed, nothing)
     return judge_times(replace(DESIGN, prefix_tokens=2048), samples, stopped=stopped)
 
 
@@ -140,18 +145,18 @@ def test_every_test_that_the_matrix_names_is_there() -> None:
 
 def test_a_run_that_ends_early_says_so_and_keeps_what_it_has() -> None:
     small = replace(DESIGN, pairs=3)
-    samples, why = conduct(small, trials(small), Deployment().timed, stop_after=5)
+    samples, why = conduct(small, trials(small), Deployment().timed, nothing, stop_after=5)
     assert sum(map(len, samples.values())) == 5
     assert why is not None
     assert "stopped after 5 of 12" in why
 
     for error, says in ((Refusal("no budget"), "no budget"), (KeyboardInterrupt(), "interrupted")):
-        samples, why = conduct(small, trials(small), failing_after(9, error))
+        samples, why = conduct(small, trials(small), failing_after(9, error), nothing)
         assert samples
         assert why is not None
         assert says in why
     with pytest.raises(Refusal, match="no token"):
-        conduct(small, trials(small), failing_after(0, Refusal("no token")))
+        conduct(small, trials(small), failing_after(0, Refusal("no token")), nothing)
 
 
 def failing_after(left: int, error: BaseException) -> Callable[[Role, str, bool], Answer]:
@@ -257,34 +262,71 @@ def test_an_answer_that_is_none_is_one_sentence(content: bytes, says: str) -> No
 # The commands
 
 
-@pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A state directory whose server is a `Deployment` that isolates."""
-    roles = {"al": Role.ATTACKER, "bo": Role.COLLEAGUE, "ca": Role.STRANGER}
-    names = {"acme/alice": "al", "acme/bob": "bo", "globex/carol": "ca"}
-    known = client.Known("http://127.0.0.1:9/v1", "http://127.0.0.1:8", names)
-    (tmp_path / "dev.json").write_bytes(msgspec.json.encode(known))
-    (tmp_path / "dev.json").chmod(0o600)
-    deployment = Deployment()
+NAMES = {"acme/alice": "al", "acme/bob": "bo", "globex/carol": "ca", "acme/admin": "ad"}
+ROLES = {"al": Role.ATTACKER, "bo": Role.COLLEAGUE, "ca": Role.STRANGER}
 
-    def handler(request: httpx2.Request) -> httpx2.Response:
-        body = msgspec.json.decode(request.content)
-        role = roles[request.headers["authorization"].removeprefix("Bearer ")]
-        fields = {k: v for k, v in body.items() if k in {"user", "tools", "prompt_cache_key"}}
-        answer = deployment.ask(Ask(role, fields), body["messages"][0]["content"])
+
+@dataclass
+class House:
+    """A state directory whose server is a `Deployment`.  `documents`: their ACL versions; None: there is no
+    such thing.  `revives`: a right that was given again finds what the old one left."""
+
+    folder: Path
+    deployment: Deployment = field(default_factory=Deployment)
+    documents: dict[str, int] | None = None
+    revives: bool = False
+    refuses: tuple[str, ...] = ()
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        token = request.headers["authorization"].removeprefix("Bearer ")
+        if request.url.path == "/v1/chat/completions":
+            return self._answer(ROLES[token], msgspec.json.decode(request.content))
+        kind, _, rest = request.url.path.removeprefix("/v1/").partition("/")
+        if self.documents is None or kind not in {"documents", "templates", "me"}:
+            return httpx2.Response(404, json={"error": {"message": "there is none"}})
+        name = rest.partition("/")[0]
+        if request.method == "POST":
+            name = f"{kind}-{len(self.documents)}"
+            self.documents[name] = 1
+        elif request.method == "PUT":
+            assert token == "bo", "the owner"
+            self.documents[name] += 1
+        elif request.method == "DELETE":
+            del self.documents[name]
+        return httpx2.Response(200, json={"id": name, "user": "alice"})
+
+    def _answer(self, role: Role, body: Any) -> httpx2.Response:
+        names = {"user", "tools", "prompt_cache_key", "safety_identifier", "prompt"}
+        fields = {name: value for name, value in body.items() if name in names}
+        if refused := [name for name in self.refuses if name in fields]:
+            error = {"message": f"{refused[0]} is not known here"}
+            return httpx2.Response(400, json={"error": error})
+        text = body["messages"][0]["content"]
+        if not isinstance(text, str):
+            (file, words), text = text, text[1]["text"]
+            name = file["file"]["file_id"]
+            version = 0 if self.revives else (self.documents or {})[name]
+            fields["document"] = f"{name}@{version}"
+            assert words["type"] == "text"
+        answer = self.deployment.ask(Ask(role, fields), text)
         usage = usage_of(answer.prompt_tokens, answer.cached_tokens)
         return httpx2.Response(200, content=sse(WORD, {"choices": [], "usage": usage}))
 
-    real = client.Server.open
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> House:
+    known = client.Known("http://127.0.0.1:9/v1", "http://127.0.0.1:8", NAMES)
+    (tmp_path / "dev.json").write_bytes(msgspec.json.encode(known))
+    found, real = House(tmp_path), client.Server.open
     monkeypatch.setattr(
         client.Server,
         "open",
-        lambda self, *_: real(replace(self, transport=httpx2.MockTransport(handler))),
+        lambda self, *_: real(replace(self, transport=httpx2.MockTransport(found))),
     )
     for name in ("LOCKGATE_TOKEN", "LOCKGATE_ADMIN_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LOCKGATE_STATE_DIR", str(tmp_path))
-    return tmp_path
+    return found
 
 
 def lockgate(*words: str) -> int:
@@ -293,26 +335,26 @@ def lockgate(*words: str) -> int:
     return int(stop.value.code or 0)
 
 
-def test_both_audits_write_signed_reports_that_verify(
-    house: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from security.keyring import open_keyring
+TIMING = ("audit", "timing", "--pairs", "2", "--victim-requests", "1", "--prefix-tokens", "64")
+ISOLATION = ("audit", "isolation", "--repeats", "1", "--prefix-tokens", "64")
 
-    open_keyring(house / "root.key")
-    words = ("audit", "timing", "--pairs", "2", "--victim-requests", "1", "--prefix-tokens", "64")
-    assert lockgate(*words) == 3
+
+def test_both_audits_write_signed_reports_that_verify(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_keyring(house.folder / "root.key")
+    assert lockgate(*TIMING) == 3
     told = capsys.readouterr()
     assert "requests of" in told.err.splitlines()[0], "the duration comes first"
-    assert lockgate("audit", "isolation", "--repeats", "1", "--prefix-tokens", "64", "--json") == 1
+    assert "after-revoke cannot be measured: this server has no registered documents." in told.err
+    assert lockgate(*ISOLATION, "--json") == 3
     written = msgspec.json.decode(capsys.readouterr().out)
     assert written["signed"] is True
-    assert "safety_identifier" in written["verdict"]["reason"], (
-        "the fake leaves it out of its scope"
-    )
-    files = sorted((house / "reports").glob("*.json"))
+    reason = "Not available on this server: document, provenance, ACL version, template."
+    assert written["verdict"]["reason"] == reason
+    files = sorted((house.folder / "reports").glob("*.json"))
     assert len(files) == 2
     for file in files:
-        assert b"Bearer" not in file.read_bytes()
         assert lockgate("audit", "report", "verify", str(file)) == 0
     assert "Signed by this key." in capsys.readouterr().out
     page = files[0].with_suffix(".html")
@@ -321,15 +363,53 @@ def test_both_audits_write_signed_reports_that_verify(
     assert "The page was CHANGED." in capsys.readouterr().out
 
 
-def test_a_report_without_a_key_says_that_nobody_signed(
-    house: Path, capsys: pytest.CaptureFixture[str]
+def states(house: House, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    lockgate(*ISOLATION)
+    capsys.readouterr()
+    (file,) = (house.folder / "reports").glob("*.json")
+    report = msgspec.json.decode(file.read_bytes())["report"]
+    file.unlink()
+    return dict(zip((row["dimension"] for row in report["rows"]), report["states"], strict=True))
+
+
+def test_documents_and_templates_are_registered_varied_and_deleted(
+    house: House, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("audit", "isolation", "--repeats", "1", "--prefix-tokens", "64")
-    assert lockgate(*words, "--out", str(house / "out")) == 1
+    house.documents = {}
+    rows = ("document", "provenance", "ACL version", "template")
+    assert {states(house, capsys)[row] for row in rows} == {State.HOLDS}
+    assert house.documents == {}, "nothing of an audit stays"
+    house.revives, house.refuses = True, ("tools",)
+    found = states(house, capsys)
+    assert (found["ACL version"], found["document"]) == (State.LEAKS, State.HOLDS)
+    assert found["tools"] == State.NOT_VARIED, "a test holds it"
+
+
+def test_after_revoke_is_measured_where_there_are_documents(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house.documents = {}
+    words = (*TIMING, "--levels", "same-user,after-revoke", "--json")
+    assert lockgate(*words) == 3, "two pairs are too few"
+    findings = msgspec.json.decode(capsys.readouterr().out)["verdict"]["findings"]
+    assert [(each["level"], each["pairs"], each["reported"]) for each in findings] == [
+        ("same-user", 2, 2),
+        ("after-revoke", 2, 0),
+        ("fresh", 2, 0),
+    ]
+    house.revives = True
+    assert lockgate(*words) == 1
+    assert "after-revoke/1" in capsys.readouterr().out
+
+
+def test_a_report_without_a_key_says_that_nobody_signed(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert lockgate(*ISOLATION, "--out", str(house.folder / "out")) == 3
     assert "not signed" in capsys.readouterr().err
-    (file,) = (house / "out").glob("*.json")
+    (file,) = (house.folder / "out").glob("*.json")
     assert lockgate("audit", "report", "verify", str(file)) == 1
-    assert not (house / "root.key").exists(), "no key is made by looking"
+    assert not (house.folder / "root.key").exists(), "no key is made by looking"
 
 
 @pytest.mark.parametrize(
@@ -342,24 +422,23 @@ def test_a_report_without_a_key_says_that_nobody_signed(
     ),
 )
 def test_what_cannot_be_audited_is_refused(
-    house: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
+    house: House, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
 ) -> None:
     assert lockgate("audit", "timing", *words) in {1, 2}
     assert says in capsys.readouterr().err
 
 
 def test_a_server_elsewhere_is_audited_only_by_its_operator(
-    house: Path, capsys: pytest.CaptureFixture[str]
+    house: House, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = {"acme/alice": "al", "acme/bob": "bo", "globex/carol": "ca"}
-    file = house / "tokens.json"
-    file.write_bytes(msgspec.json.encode(client.Known("https://llm.example.com/v1", "", names)))
-    words = ("audit", "isolation", "--repeats", "1", "--tokens", str(file))
+    file = house.folder / "tokens.json"
+    file.write_bytes(msgspec.json.encode(client.Known("https://llm.example.com/v1", "", NAMES)))
+    words = (*ISOLATION, "--tokens", str(file))
     file.chmod(0o644)
     assert lockgate(*words) == 1
     assert "open to others" in capsys.readouterr().err
     file.chmod(0o600)
     assert lockgate(*words) == 1
     assert "--i-operate-this" in capsys.readouterr().err
-    assert lockgate(*words, "--i-operate-this") == 1
-    assert "reused in another" in capsys.readouterr().out
+    assert lockgate(*words, "--i-operate-this") == 3
+    assert "Not available on this server" in capsys.readouterr().out
