@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from executor.contract_cache import COVERS_MAX as COVERS_MAX
 from executor.contract_cache import Caching as Caching
 from executor.contract_cache import Purge as Purge
 from executor.contract_cache import Purged as Purged
@@ -273,7 +274,6 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int = 0
     device: str = "cpu"
     device_name: str = ""
-    kernels: str = ""  # what computes on it, and its version
     add_bos: bool = False
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api import admin, admin_call
+from gateway.api import admin, admin_call, documents, registered_call, templates
 from gateway.api.caller import Me, Model, Models, Request
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
@@ -23,6 +24,7 @@ from gateway.api.health import Health, Ready
 from gateway.api.problems import Problems
 from gateway.errors import ApiError, not_found
 from gateway.house import House
+from tenants.documents import Kind
 
 
 def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
@@ -38,6 +40,7 @@ def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
             _get("/v1/models/{id:path}", Model(house)),
             _get("/v1/me", Me(house)),
             _get("/v1/requests/{id}", Request(house)),
+            *registered(house, "/v1", doorway),
         ]
     )
 
@@ -72,9 +75,32 @@ def admin_app(house: House) -> ASGIApp:
                 _get("/v1/admin/usage", route(admin.usage)),
                 _get("/v1/admin/requests/{id}", route(admin.request, "/v1/admin/requests/")),
                 _get("/v1/admin/check", route(admin.check)),
+                *registered(house, "/v1/admin", doorway),
             ]
         )
     )
+
+
+def registered(house: House, under: str, doorway: Doorway) -> list[Route]:
+    """Documents and templates, which both listeners have."""
+
+    def routes(kind: Kind, family: ModuleType) -> list[Route]:
+        base = f"{under}/{kind.value}s"
+
+        def at(method: str, handler: registered_call.Handler, suffix: str | None = None) -> Route:
+            prefix, ends = ("", "") if suffix is None else (base + "/", suffix)
+            endpoint = registered_call.Route(house, kind, handler, doorway, prefix, ends)
+            path = base if suffix is None else f"{base}/{{id}}{suffix}"
+            return Route(path, endpoint, methods=[method])
+
+        found = [at("GET", family.every), at("POST", family.create)]
+        found += [at("GET", family.one, ""), at("PATCH", family.change, "")]
+        found += [at("DELETE", family.remove, ""), at("GET", family.content, "/content")]
+        if kind is Kind.DOCUMENT:
+            found.append(at("PUT", family.set_acl, "/acl"))
+        return found
+
+    return routes(Kind.DOCUMENT, documents) + routes(Kind.TEMPLATE, templates)
 
 
 @dataclass(frozen=True, slots=True, init=False)

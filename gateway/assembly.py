@@ -78,6 +78,8 @@ def directory_config(settings: Settings) -> DirectoryConfig:
                 limits=facts.limits(plan.limits),
                 user_limits=facts.limits(plan.user_limits),
                 budget=None if plan.budget is None else facts.budget(plan.budget),
+                documents=plan.limits.documents,
+                document_tokens=plan.limits.document_tokens,
             )
             for name, plan in settings.plans.items()
         },

@@ -30,14 +30,16 @@ from gateway.guard import front
 from gateway.house import Clock, Deployment, House, Prices, Timings
 from gateway.housekeeping import keep_house
 from gateway.listen import BindError, Bound, Listener, Reports
-from gateway.live import Live, LiveRequest
+from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.models_store import ModelMissing, fetch
 from gateway.promises import Promises
 from gateway.recording import AuditGauges, ensure_secrets, open_audit
+from gateway.registering import open_permission, registered_texts
 from gateway.reload import reload
 from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
+from gateway.withdrawal import withdrawn
 from policies.price import PriceList
 from security import api_keys
 from security.audit import AuditEvent
@@ -248,7 +250,13 @@ async def opened(
         classes.enforce(
             facts.service_classes(settings.classes), (each.executor for each in deployments)
         )
-        live = Live(partial(withdrawn, directory))
+        permission = await open_permission(store, directory, clock)
+        live = Live(partial(withdrawn, directory, permission))
+        caches = open_caches(keyring, secrets_of, permission)
+        registered = registered_texts(
+            permission, keyring, secrets_of, caches.keys, live, deployments, log
+        )
+        stack.callback(registered.close)
         house = House(
             clock=clock,
             timings=timings or Timings(),
@@ -270,7 +278,8 @@ async def opened(
                 gauges=lambda: {each.name: each.executor.gauges for each in deployments},
                 vllm_names=settings.vllm_metrics,
             ),
-            caches=open_caches(keyring, secrets_of, directory, clock.monotonic_ns),
+            caches=caches,
+            registered=registered,
             classes=classes,
             promises=Promises(clock.wall_ms),
             log=log,
@@ -325,26 +334,10 @@ async def deploy(
     return deployments
 
 
-def withdrawn(directory: Directory, request: LiveRequest) -> bool:
-    """Whether this request's authority is gone."""
-    who = request.who
-    credential = who.credential
-    is_key = credential.kind == "key"
-    word = directory.is_revoked(
-        key_id=credential.id if is_key else None,
-        token_id=None if is_key else credential.id,
-        issuer=who.issuer,
-        subject=who.user,
-        tenant=who.tenant,
-        issued_at_s=credential.issued_at_s,
-    )
-    return word is not None
-
-
 def withdraw(house: House, change: Change) -> None:
     """After any change of authority: every running request is asked whether it still has its own."""
     if struck := house.live.withdraw():
-        house.log("authority.withdrawn", kind=change.kind.value, count=struck)
+        house.log("authority.withdrawn", kind=change.kind.value, count=len(struck))
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -6,38 +6,20 @@ recorded); DESIGN.md, settled 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from gateway.caching import Caches, CacheTerms
 from gateway.house import House
-from policies.facts import Principal, Standing
-from policies.scope.decision import Decision, Snapshot, decide
-from policies.scope.labels import Label
-from policies.verdict import Allow, Deny
+from gateway.permission import Permission
 from security.audit import AuditEvent
 from security.cache_keys import CacheKeys
 from security.keyring import Keyring, Purpose
 from security.keyring_tenants import TenantSecrets
-from tenants.directory import Directory
 
 
-def open_caches(
-    keyring: Keyring,
-    secrets: TenantSecrets,
-    directory: Directory,
-    monotonic_ns: Callable[[], int],
-) -> Caches:
+def open_caches(keyring: Keyring, secrets: TenantSecrets, permission: Permission) -> Caches:
     keys = CacheKeys(keyring.derive(Purpose.CACHE_PUBLIC), keyring.epoch, secrets.current)
-
-    def permit(who: Principal, label: Label) -> Allow[Decision] | Deny:
-        standing: Standing | Deny = directory.standing(who)
-        if isinstance(standing, Deny):
-            return standing
-        now_ns = monotonic_ns()
-        nothing = Snapshot(0, now_ns, {}, frozenset())
-        return decide(who, standing, label, nothing, now_ns=now_ns, stale_ns_max=1)
-
-    return Caches(keys, keyring.pseudonymiser(), permit)
+    return Caches(keys, keyring.pseudonymiser(), permission.to_read)
 
 
 async def enforce(house: House, terms: Mapping[str, CacheTerms]) -> None:

@@ -17,6 +17,7 @@ from gateway.errors import ApiError
 from gateway.middleware.wire import ClientGone
 from policies.facts import Meters, Principal
 from policies.price import Charge
+from policies.scope.labels import Label
 from security.audit import AuditEvent
 from security.pseudonyms import Pseudonyms
 from tenants.ledger import Hold
@@ -45,6 +46,7 @@ class Job:
     stop_token_ids: tuple[int, ...] = ()
     grammar: Grammar | None = None
     service_class: str | None = None
+    reads: Label | None = None  # the registered texts in it
     retry_key: bytes | None = None
     scoping: Scoping | None = None
     end_user: str | None = None

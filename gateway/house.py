@@ -16,6 +16,7 @@ from gateway.errors import unavailable
 from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.promises import Promises
+from gateway.registered import Registered
 from gateway.service_classes import ServiceClasses
 from gateway.text.templates import ChatTemplate
 from gateway.text.tokenizer import Vocabulary
@@ -114,6 +115,7 @@ class House:
     live: Live
     metrics: Metrics
     caches: Caches
+    registered: Registered
     classes: ServiceClasses
     promises: Promises
     log: Callable[..., None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.house import House
+from security.audit import AuditEvent, RegisteredEvent
 
 RENEW_S = 15.0
 SWEEP_S = 5.0
@@ -21,6 +22,7 @@ async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
             if since_renewal_s >= RENEW_S:
                 await renew(house)
                 since_renewal_s = 0.0
+            await expire(house)
             swept = await house.book.sweep()
             if swept.expired or swept.voided:
                 house.log(
@@ -28,6 +30,20 @@ async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
                 )
         except Exception as why:  # noqa: BLE001 — see above
             house.log("housekeeping.failed", error=why)
+
+
+async def expire(house: House) -> None:
+    """Registered texts whose time is over are removed, and that is recorded."""
+    for gone in await house.registered.sweep():
+        event = RegisteredEvent.DOCUMENT_EXPIRED
+        await house.audit.append(
+            AuditEvent(
+                kind=event.value,
+                tenant=gone.tenant,
+                target=None if gone.tenant is None else house.names.document(gone.tenant, gone.id),
+                outcome="done",
+            )
+        )
 
 
 async def renew(house: House) -> None:

@@ -80,7 +80,7 @@ def authorize(house: House, who: Principal, job: Job) -> Grant:
     )
     service_class = allowed(access.authorize(who, standing, ask))
     card = house.deployments[job.model].reading().card
-    kv_tokens = (card.kv_blocks - card.pool_blocks) * card.block_tokens
+    kv_tokens = card.kv_blocks * card.block_tokens
     sized = allowed(limits.size(ask, standing.limits, card.context_tokens, kv_tokens))
     return Grant(who, job, standing, sized, dimensions(who, job.model, service_class))
 
@@ -240,7 +240,7 @@ async def running(house: House, grant: Grant, hold: Hold, case: Case) -> AsyncIt
     with house.end_users.present(principal, job.end_user) as share:
         submits = submits_of(house, grant, hold, share)
         answer = Answer(house.deployments[job.model].executor, submits, n=job.n)
-        request = LiveRequest(case.request_id, grant.who, answer.interrupt)
+        request = LiveRequest(case.request_id, grant.who, answer.interrupt, reads=job.reads)
         try:
             with house.live.entered(request, expires_in_ms=expires_in_ms(house, grant.who)):
                 async with answer:

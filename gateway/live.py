@@ -10,17 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.errors import ApiError
 from policies.facts import Principal
+from policies.scope.labels import Label
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
+    """`reads`: the registered texts that it was allowed to read, where it read any.  `left` is set when
+    it is over and its work is aborted."""
+
     request_id: str
     who: Principal
     interrupt: Callable[[BaseException], None]
+    reads: Label | None = None
+    left: asyncio.Event = field(default_factory=asyncio.Event, compare=False, repr=False)
 
 
 class Live:
@@ -59,6 +65,7 @@ class Live:
             if timer is not None:
                 timer.cancel()
             self._requests.pop(request.request_id, None)
+            request.left.set()
             if not self._requests:
                 self._none.set()
 
@@ -73,12 +80,16 @@ class Live:
             request.interrupt(why())
         return len(struck)
 
-    def withdraw(self) -> int:
-        """After a change of authority: interrupt every request that has lost its own; how many."""
-        struck = [request for request in self._requests.values() if self._withdrawn(request)]
+    def reading(self, concerns: Callable[[Label], bool]) -> bool:
+        """Whether any request that runs reads what `concerns` says of its label."""
+        return any(each.reads and concerns(each.reads) for each in self._requests.values())
+
+    def withdraw(self) -> tuple[LiveRequest, ...]:
+        """After a change of authority: interrupt every request that has lost its own."""
+        struck = tuple(request for request in self._requests.values() if self._withdrawn(request))
         for request in struck:
             request.interrupt(authorization_revoked())
-        return len(struck)
+        return struck
 
 
 def auth_expired() -> ApiError:

@@ -44,15 +44,20 @@ _READER: Final = frozenset({Right.SEE, Right.TITLE})
 
 
 def document_rights(principal: Principal, owner: Owner, acl: Acl, now_ns: int) -> frozenset[Right]:
-    """Nothing where it has lapsed, for its owner too."""
-    if not principal.tenant or not principal.tenant == owner.tenant == acl.tenant:
-        return NONE
-    if acl.expires_ns is not None and now_ns >= acl.expires_ns:
-        return NONE
-    if owner == Owner(principal.tenant, principal.issuer, principal.user):
-        return ALL
-    rights = _READER if names(acl, principal) else NONE
-    return rights | _ADMINISTRATOR if Role.TENANT_ADMIN in principal.roles else rights
+    """Nothing where it has lapsed, for its owner too.  As much work for one answer as for another."""
+    mine = (
+        bool(principal.tenant) & (principal.tenant == owner.tenant) & (owner.tenant == acl.tenant)
+    )
+    live = acl.expires_ns is None or now_ns < acl.expires_ns
+    owns = owner == Owner(principal.tenant or "", principal.issuer, principal.user)
+    administers = Role.TENANT_ADMIN in principal.roles
+    reads = names(acl, principal)
+    rights = (
+        ALL
+        if owns
+        else NONE.union(_READER if reads else NONE, _ADMINISTRATOR if administers else NONE)
+    )
+    return rights if mine & live else NONE
 
 
 def template_rights(principal: Principal, tenant: str | None) -> frozenset[Right]:

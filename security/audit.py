@@ -29,6 +29,22 @@ class CacheEvent(StrEnum):
     METADATA_INVALID = "cache.metadata_invalid"  # a hit that the second comparison refused
 
 
+class RegisteredEvent(StrEnum):
+    """Kinds of what is done to registered documents and templates.  Closed."""
+
+    DOCUMENT_CREATED = "document.created"
+    DOCUMENT_CHANGED = "document.changed"
+    DOCUMENT_GRANTED = "document.granted"
+    DOCUMENT_REVOKED = "document.revoked"  # its list of readers was narrowed
+    DOCUMENT_DELETED = "document.deleted"
+    DOCUMENT_EXPIRED = "document.expired"
+    DOCUMENT_READ = "document.read"  # by a request, or back by its owner
+    TEMPLATE_CREATED = "template.created"
+    TEMPLATE_CHANGED = "template.changed"
+    TEMPLATE_DELETED = "template.deleted"
+    TEMPLATE_READ = "template.read"  # back, by who administers it
+
+
 class AuditUnavailable(Exception):
     """The record was not made durable in time: what it would have recorded must not happen."""
 

@@ -1,5 +1,5 @@
 """What configuration says of plans and tenants, once decoded.  Field for field as in
-lockgate.example.toml; what the line does not use yet (documents, cache) is not here.
+lockgate.example.toml; what the line does not use yet (cache) is not here.
 
 Refuses to know: TOML, defaults of the file format.
 """
@@ -17,7 +17,8 @@ NO_LIMITS = Limits()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
     """`limits` and `budget` are the tenant's; `user_limits` each user's; `key_limits` each key's
-    where the key has none of its own."""
+    where the key has none of its own.  `documents`: how many registered texts the tenant may have, and
+    `document_tokens` in all of them."""
 
     models: tuple[str, ...]
     classes: tuple[str, ...] = ("interactive",)
@@ -26,6 +27,8 @@ class PlanConfig:
     user_limits: Limits = NO_LIMITS
     key_limits: Limits = NO_LIMITS
     budget: Budget | None = None
+    documents: int | None = None
+    document_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

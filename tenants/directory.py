@@ -144,6 +144,11 @@ class Directory:
     def classes_of(self, tenant: str) -> tuple[str, ...]:
         return self._known.config.plans[self.plan_of(tenant)].classes
 
+    def room_of(self, tenant: str) -> tuple[int | None, int | None]:
+        """How many registered texts, and tokens in all of them, its plan allows."""
+        plan = self._known.config.plans[self.plan_of(tenant)]
+        return plan.documents, plan.document_tokens
+
     def budgets(self, tenant: str) -> dict[BudgetTarget, Budget]:
         """Every budget that stands in a tenant.  Raises DirectoryFault for an unknown one."""
         self._tenant(tenant)

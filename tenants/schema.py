@@ -1,4 +1,4 @@
-"""The tables of the book and the directory, and how a database comes to have them.
+"""The tables of the book, the directory and the registered texts, and how a database comes to have them.
 
 Refuses to know: what the rows mean (ledger, directory).  Source: MONEY.md §1 ("Tables").
 Money is BIGINT nano-USD; times are integers of the database's own clock; no floats but weights.
@@ -257,9 +257,64 @@ tenant_secret = Table(
     Column("wrapped", LargeBinary, nullable=False),
 )
 
-VERSION = 2
+registration = Table(
+    "registration",
+    metadata,
+    _text("id", primary_key=True),
+    _text("kind"),
+    _maybe("tenant"),
+    _text("issuer"),
+    _text("owner"),
+    Column("content_version", Integer, nullable=False),
+    Column("acl_version", Integer, nullable=False),
+    _money("created_at_s"),
+    _money("changed_at_s"),
+    Column("expires_at_s", BigInteger),
+    Column("deleted_at_s", BigInteger),
+    CheckConstraint("kind IN ('document','template')", name="known_kind"),
+    CheckConstraint("kind = 'template' OR tenant IS NOT NULL", name="only_templates_are_public"),
+    Index("registration_tenant", "tenant", "kind"),
+)
 
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {2: tenant_secret.create}
+registration_text = Table(
+    "registration_text",
+    metadata,
+    _text("id", primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("sealed_text", LargeBinary, nullable=False),
+    Column("sealed_about", LargeBinary, nullable=False),
+    _text("tokens"),
+)
+
+registration_reader = Table(
+    "registration_reader",
+    metadata,
+    _text("id", primary_key=True),
+    _text("kind", primary_key=True),
+    _text("issuer", primary_key=True),
+    _text("name", primary_key=True),
+    CheckConstraint("kind IN ('user','group','role')", name="known_reader"),
+)
+
+registration_state = Table(
+    "registration_state",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("generation", BigInteger, nullable=False),
+)
+
+VERSION = 3
+
+
+def _registrations(conn: Connection) -> None:
+    for each in (registration, registration_text, registration_reader, registration_state):
+        each.create(conn)
+
+
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {
+    2: tenant_secret.create,
+    3: _registrations,
+}
 """From version n-1 to n, for databases made before.  A fresh one is made at `VERSION` at once."""
 
 

@@ -109,6 +109,8 @@ async def _set_suspended(call: Call, *, suspended: bool) -> object:
         await directory.suspend(call.name, reason=reason, actor=call.actor)
     else:
         await directory.resume(call.name, reason=reason, actor=call.actor)
+    if suspended:
+        await call.house.registered.suspended(call.name)
     kind = "tenant.suspended" if suspended else "tenant.resumed"
     await call.record(kind, tenant=call.name, target=call.name, reason=None)
     return {"tenant": call.name, "suspended": suspended}

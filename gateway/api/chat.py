@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from gateway.api.answers import chat_answer
-from gateway.api.generate import Asked, Family
+from gateway.api.generate import Asked, Family, Resolve
 from gateway.api.schema_chat import parse_chat
 from gateway.api.sse import ChatStream
 from gateway.house import Reading
+from gateway.provenance import GAP, Part, PartKind
 from gateway.text.prompts import chat_prompt_async
+from gateway.text.templates import ChatMessage, Piece
 
 
-async def ask(body: object, reading: Reading, wall_ms: int) -> Asked:
-    """Raises ApiError 400."""
+async def ask(body: object, reading: Reading, wall_ms: int, resolve: Resolve) -> Asked:
+    """Raises ApiError 400, and what `resolve` raises."""
     job = parse_chat(body, vocab_size=reading.card.vocab_size)
+    resolved = await resolve(job.references)
     prompt = await chat_prompt_async(
         reading.vocabulary,
         reading.template,
-        job.messages,
+        job.messages if resolved is None else led_by(resolved.parts, job.messages),
         now=datetime.fromtimestamp(wall_ms / 1000, UTC),
         extras=job.template_extras,
     )
-    return Asked(job.controls, (prompt,), templated=True)
+    return Asked(job.controls, (prompt,), templated=True, resolved=resolved)
+
+
+def led_by(parts: Iterable[Part], messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
+    """Registered text before everything of the client's, in the one place that a system message has."""
+    pieces = [
+        Piece(part.text, None if part.kind is PartKind.VARIABLE else part.label) for part in parts
+    ]
+    first, *others = messages
+    if first.role not in {"system", "developer"}:
+        return (ChatMessage.of("system", pieces), *messages)
+    if first.content:
+        pieces.append(Piece(GAP + first.content))
+    return (replace(ChatMessage.of(first.role, pieces), name=first.name), *others)
 
 
 CHAT = Family(

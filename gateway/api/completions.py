@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from gateway.api.answers import completion_answer
-from gateway.api.generate import Asked, Family
+from gateway.api.generate import Asked, Family, Resolve
 from gateway.api.schema_completions import parse_completion
 from gateway.api.sse import CompletionStream
 from gateway.house import Reading
 from gateway.text.prompts import completion_prompt_async
 
 
-async def ask(body: object, reading: Reading, wall_ms: int) -> Asked:
-    """Raises ApiError 400."""
+async def ask(body: object, reading: Reading, wall_ms: int, resolve: Resolve) -> Asked:
+    """Raises ApiError 400.  Refers to nothing: a prompt here is finished."""
     card = reading.card
     job = parse_completion(body, vocab_size=card.vocab_size)
     prompts = [

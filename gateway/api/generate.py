@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
@@ -33,6 +34,8 @@ from gateway.guard import read_body
 from gateway.house import Deployment, House, Reading
 from gateway.idempotency import client_key, retry_key
 from gateway.identify import identify, request_id
+from gateway.provenance import Resolved
+from gateway.references import References, resolved_for
 from gateway.streaming import Events, respond, stream, until_disconnect
 from gateway.telling import Delta, Telling, Voice
 from gateway.text.prompts import Prompt
@@ -49,11 +52,17 @@ INLINE_BYTES_MAX = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A parsed request and the tokens of its prompts.  `templated`: by the model's chat template."""
+    """A parsed request and the tokens of its prompts.  `templated`: by the model's chat template.
+    `resolved`: the registered texts in them."""
 
     controls: Controls
     prompts: tuple[Prompt, ...]
     templated: bool
+    resolved: Resolved | None = None
+
+
+Resolve = Callable[[References], Awaitable[Resolved | None]]
+"""What a request refers to, decided for whoever asks."""
 
 
 Wording = ChatStream | CompletionStream
@@ -76,12 +85,12 @@ class Write(Protocol):
 @dataclass(frozen=True, slots=True)
 class Family:
     """What one endpoint has of its own.  `route` is for records; `prompt_param` is the field that
-    holds the prompt; `ask(body, reading, wall_ms)` raises ApiError 400."""
+    holds the prompt; `ask(body, reading, wall_ms, resolve)` raises ApiError."""
 
     route: str
     id_prefix: str
     prompt_param: str
-    ask: Callable[[object, Reading, int], Awaitable[Asked]]
+    ask: Callable[[object, Reading, int, Resolve], Awaitable[Asked]]
     wording: type[Wording]
     write: Write
 
@@ -134,7 +143,8 @@ class Generate:
             parsed = await _parse(body)
             deployment = lifecycle.usable(house, who, model_of(parsed))
             reading = deployment.reading()
-            asked = await self.family.ask(parsed, reading, arrived.wall_ms)
+            resolve = partial(resolved_for, house, who, arrived.request_id)
+            asked = await self.family.ask(parsed, reading, arrived.wall_ms, resolve)
             service_class = lifecycle.class_for(house, who, asked.controls.service_tier)
         controls = asked.controls
         named_user = controls.end_user.named
@@ -147,6 +157,7 @@ class Generate:
                 tuple(prompt.supplied for prompt in asked.prompts),
                 controls.end_user,
                 templated=asked.templated,
+                expires_ns=None if asked.resolved is None else asked.resolved.expires_ns,
             ),
             end_user=None if named_user is None else house.pseudonym(spelt(who, named_user)),
         )
@@ -238,6 +249,7 @@ def _job(
         stop_token_ids=controls.stop_ids(reading.card),
         grammar=None if controls.structure is None else controls.structure.grammar,
         service_class=service_class,
+        reads=None if asked.resolved is None else asked.resolved.decision.label,
     )
 
 

@@ -75,7 +75,6 @@ _CHAT: _Table = {
     "functions": ((), _TOOLS),
     "modalities": ((["text"],), "Only text is answered here: leave '{name}' out."),
     "prediction": ((), _NOT_YET),
-    "prompt": ((), _NOT_YET),
     "store": ((False,), "Answers are not stored here yet: leave '{name}' out, or send false."),
     "tool_choice": ((), _TOOLS),
     "tools": ((), _TOOLS),

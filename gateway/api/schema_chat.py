@@ -7,7 +7,7 @@ Source: API.md §1, §2 (8–10, 12–13, 19, 34, 44, 48).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -26,7 +26,9 @@ from gateway.api.schema import (
 )
 from gateway.errors import invalid
 from gateway.quoting import fit
+from gateway.references import DOCUMENTS_MAX, References, TemplateReference
 from gateway.text.templates import ChatMessage
+from policies.registered import VARIABLES_MAX
 
 MESSAGES_MAX = 2048
 PARTS_MAX = 1024
@@ -39,7 +41,6 @@ _MEDIA = {
     "video_url": "Video is",
     "audio_url": "Audio is",
     "image": "Images are",
-    "file": "Registered documents are",
     "refusal": "Parts of type refusal are",
 }
 _KWARG = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
@@ -59,9 +60,21 @@ _RESERVED = frozenset(
 )
 
 
+class _File(msgspec.Struct, frozen=True):
+    file_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    file_data: Any = None
+
+
 class _Part(msgspec.Struct, frozen=True):
     type: str
     text: str | None = None
+    file: _File | None = None
+
+
+class _Prompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: Annotated[str, Meta(min_length=1, max_length=64)]
+    version: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    variables: Annotated[dict[str, Any], Meta(max_length=VARIABLES_MAX)] | None = None
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -81,15 +94,18 @@ class _ChatRequest(CommonRequest, frozen=True, kw_only=True):
         None
     )
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=16)] | None = None
+    prompt: _Prompt | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChatJob:
-    """`template_extras` are for the chat template, which ignores those it does not know."""
+    """`template_extras` are for the chat template, which ignores those it does not know.  `references`:
+    what is named by id; it stands before the first message, wherever it was named."""
 
     controls: Controls
     messages: tuple[ChatMessage, ...]
     template_extras: Mapping[str, Any] = field(default_factory=dict)
+    references: References = field(default_factory=References)
 
 
 def parse_chat(body: object, *, vocab_size: int) -> ChatJob:
@@ -99,7 +115,7 @@ def parse_chat(body: object, *, vocab_size: int) -> ChatJob:
     top = request.top_logprobs
     if top and not request.logprobs:
         raise invalid("top_logprobs: needs logprobs: true.", param="top_logprobs")
-    messages = tuple(_message(one, f"messages[{i}]") for i, one in enumerate(request.messages))
+    read = [_message(one, f"messages[{i}]") for i, one in enumerate(request.messages)]
     extras = _extras(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
         extras.setdefault("reasoning_effort", request.reasoning_effort)
@@ -113,12 +129,32 @@ def parse_chat(body: object, *, vocab_size: int) -> ChatJob:
             top_logprobs=(top or 0) if request.logprobs else None,
             vocab_size=vocab_size,
         ),
-        messages,
+        tuple(message for message, _ in read),
         extras,
+        References(_documents([id_ for _, ids in read for id_ in ids]), _template(request.prompt)),
     )
 
 
-def _message(message: _Message, param: str) -> ChatMessage:
+def _documents(ids: Sequence[str]) -> tuple[str, ...]:
+    once = tuple(dict.fromkeys(ids))
+    if len(once) > DOCUMENTS_MAX:
+        raise invalid(
+            f"messages: at most {DOCUMENTS_MAX} documents in a request.", param="messages"
+        )
+    return once
+
+
+def _template(prompt: _Prompt | None) -> TemplateReference | None:
+    if prompt is None:
+        return None
+    variables = prompt.variables or {}
+    for name, value in variables.items():
+        whole(name + (value if isinstance(value, str) else ""), "prompt.variables")
+    return TemplateReference(whole(prompt.id, "prompt.id"), prompt.version, variables)
+
+
+def _message(message: _Message, param: str) -> tuple[ChatMessage, list[str]]:
+    """And the documents it names."""
     if message.role in _TOOL_ROLES or message.tool_calls or message.function_call:
         at = "role" if message.role in _TOOL_ROLES else "tool_calls"
         raise unsupported(f"{param}.{at}: tools are not supported here yet.", param=f"{param}.{at}")
@@ -129,11 +165,28 @@ def _message(message: _Message, param: str) -> ChatMessage:
     content = message.content
     if content is None:
         raise invalid(f"{param}.content: this field is required.", param=f"{param}.content")
+    named: list[str] = []
     if not isinstance(content, str):
-        parts = (_text(part, f"{param}.content[{i}]") for i, part in enumerate(content))
+        parts: list[str] = []
+        for i, part in enumerate(content):
+            at = f"{param}.content[{i}]"
+            if part.type == "file" and message.role != "assistant":
+                named.append(_file(part, at))
+            else:
+                parts.append(_text(part, at))
         content = "\n".join(parts)  # as vLLM joins them
     name = None if message.name is None else whole(message.name, f"{param}.name")
-    return ChatMessage(message.role, whole(content, f"{param}.content"), name or None)
+    return ChatMessage(message.role, whole(content, f"{param}.content"), name or None), named
+
+
+def _file(part: _Part, param: str) -> str:
+    if part.file is None or part.file.file_id is None or part.file.file_data is not None:
+        raise unsupported(
+            f"{param}.file: expected the file_id of a registered document (POST /v1/documents), and "
+            "nothing else: files are not read from a request.",
+            param=f"{param}.file",
+        )
+    return whole(part.file.file_id, f"{param}.file.file_id")
 
 
 def _text(part: _Part, param: str) -> str:

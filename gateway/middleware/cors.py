@@ -29,7 +29,7 @@ EXPOSED = (
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, "
     "ratelimit, ratelimit-policy, openai-processing-ms"
 )
-METHODS = "GET, POST, DELETE"
+METHODS = "GET, POST, PUT, PATCH, DELETE"
 MAX_AGE_S = 600
 _ALLOWED = frozenset({"authorization", "content-type", "idempotency-key"})
 _STAINLESS = re.compile(r"x-stainless-[a-z0-9-]{1,64}")

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 
 from executor.echo import EchoExecutor
 from gateway.app import admin_app, public_app
-from gateway.bootstrap import withdraw, withdrawn
+from gateway.bootstrap import withdraw
 from gateway.caching import CacheTerms
 from gateway.caching_start import enforce, open_caches
 from gateway.development import development_mode
@@ -34,7 +34,9 @@ from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.promises import Promises
 from gateway.recording import ensure_secrets
+from gateway.registering import open_permission, registered_texts
 from gateway.service_classes import ServiceClasses
+from gateway.withdrawal import withdrawn
 from policies.classes import ServiceClass
 from policies.facts import Budget, Limits, Price
 from policies.price import PriceList
@@ -71,9 +73,15 @@ CACHES = {name: CacheTerms(quota=0.25, ttl_s=3600) for name in ("acme", "globex"
 
 @dataclass
 class Time:
-    """Wall time that a test can move; monotonic time is the machine's."""
+    """Times that a test can move on, each by itself."""
 
     ahead_ms: int = 0
+    ahead_ns: int = 0
+
+    def monotonic_ns(self) -> int:
+        import time
+
+        return time.monotonic_ns() + self.ahead_ns
 
     def wall_ms(self) -> int:
         import time
@@ -161,7 +169,7 @@ async def inhouse(
 
     furnish(folder)
     clock_time = Time()
-    clock = Clock(clock_time.wall_ms, time.monotonic_ns)
+    clock = Clock(clock_time.wall_ms, clock_time.monotonic_ns)
     keyring = open_keyring(folder / "root.key")
     development = development_mode(folder, now_s=clock.wall_ms() // 1000)
     echo = echo or EchoExecutor()
@@ -193,6 +201,15 @@ async def inhouse(
         await ensure_secrets(secrets_of, directory.tenants())
         pepper = keyring.derive(Purpose.API_KEYS)
         source = JwksSource(FileReader(development.jwks_path), clock=time.monotonic)
+        permission = await open_permission(store, directory, clock)
+        live = Live(partial(withdrawn, directory, permission))
+        log = lambda event, **fields: logged.append({"event": event, **fields})  # noqa: E731 — given twice
+        found = open_caches(keyring, secrets_of, permission)
+        deployment = Deployment(MODEL, (), echo, "invariant", 0)
+        registered = registered_texts(
+            permission, keyring, secrets_of, found.keys, live, [deployment], log
+        )
+        stack.callback(registered.close)
         house = House(
             clock=clock,
             timings=timings or Timings(),
@@ -207,14 +224,15 @@ async def inhouse(
             prices=Prices(PriceList(prices)),
             tempo=MemoryTempo(lambda: time.monotonic_ns() // 1_000_000),
             book=book,
-            deployments={MODEL: Deployment(MODEL, (), echo, "invariant", 0)},
+            deployments={MODEL: deployment},
             audit=audit,
-            caches=open_caches(keyring, secrets_of, directory, time.monotonic_ns),
+            caches=found,
             classes=service_classes,
             promises=Promises(clock.wall_ms),
-            live=Live(partial(withdrawn, directory)),
+            live=live,
+            registered=registered,
             metrics=Metrics(gauges=lambda: {MODEL: echo.gauges}, vllm_names=True),
-            log=lambda event, **fields: logged.append({"event": event, **fields}),
+            log=log,
             pseudonym=keyring.pseudonymiser(),
             secrets=secrets_of,
             names=Pseudonyms(secrets_of.current, keyring.pseudonymiser()),

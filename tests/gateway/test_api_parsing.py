@@ -77,7 +77,7 @@ CHAT_WRONG: tuple[tuple[dict[str, object], str], ...] = (
     ),
     (part(type="input_audio", input_audio={}), "messages[0].content[0]"),
     (part(type="video_url", video_url={}), "messages[0].content[0]"),
-    (part(type="file", file={"file_id": "doc_1"}), "messages[0].content[0]"),
+    (part(type="file", file={"file_data": "x"}), "messages[0].content[0].file"),
     ({"temperature": -0.1}, "temperature"),
     ({"temperature": 2.01}, "temperature"),
     ({"temperature": 1e308}, "temperature"),

@@ -98,7 +98,6 @@ OPTIONAL = [
 def test_null_is_as_if_left_out_and_unknown_fields_are_ignored() -> None:
     nothing = dict.fromkeys([*OPTIONAL, *CHAT, *COMPLETION])
     assert chat(**nothing, x_unknown={"a": 1}, verbosity="low") == chat()
-    del nothing["prompt"]
     assert completion(**nothing, x_unknown=[1]) == completion()
 
 
@@ -226,7 +225,7 @@ def user(content: Any, **more: Any) -> list[dict[str, Any]]:
             {"messages": user([{"type": "image_url", "image_url": {"url": "http://169.254.169.254"}}])},
             "messages[0].content[0]",
         ),
-        ({"messages": user([{"type": "file", "file": {"file_id": "doc_1"}}])}, "messages[0].content[0]"),
+        ({"messages": user([{"type": "file", "file": {"file_data": "x"}}])}, "messages[0].content[0].file"),
         ({"messages": user([{"type": "input_audio"}])}, "messages[0].content[0]"),
         ({"messages": user("x", name="n" * 65)}, "messages[0].name"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
@@ -245,7 +244,7 @@ def user(content: Any, **more: Any) -> list[dict[str, Any]]:
         ({"prediction": {}}, "prediction"),
         ({"store": True}, "store"),
         ({"web_search_options": {}}, "web_search_options"),
-        ({"prompt": {"id": "tmpl_1"}}, "prompt"),
+        ({"prompt": {"id": "tmpl_1", "text": "x"}}, "prompt.text"),
         ({"reasoning_effort": "heroic"}, "reasoning_effort"),
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs"),

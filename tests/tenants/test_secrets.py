@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from security.keyring_tenants import SecretStore
@@ -111,11 +112,19 @@ def test_a_log_that_is_kept_busy_is_said() -> None:
     run(test)
 
 
+LATER = ("registration", "registration_text", "registration_reader", "registration_state")
+
+
+def drop(name: str) -> Callable[[Connection], object]:
+    return lambda conn: conn.execute(text(f"DROP TABLE {name}"))
+
+
 def test_a_database_of_before_gets_the_table() -> None:
     async def test() -> None:
         with folder() as where:
             held = Store.open(f"sqlite:///{where}/x.db")
-            await held.write(lambda conn: conn.execute(text("DROP TABLE tenant_secret")))
+            for name in ("tenant_secret", *LATER):
+                await held.write(drop(name))
             await held.write(lambda conn: conn.execute(text("UPDATE schema_version SET version=1")))
             held.close()
             held = Store.open(f"sqlite:///{where}/x.db")

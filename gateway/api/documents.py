@@ -1,0 +1,239 @@
+"""Documents: text that a request refers to by id, with a list of who may.
+
+    POST   /v1/documents                  register
+    GET    /v1/documents                  one's own, and those one may read: what is known of them
+    GET    /v1/documents/{id}             the same of one
+    GET    /v1/documents/{id}/content     the text, for its owner alone
+    PATCH  /v1/documents/{id}             another text, another end
+    PUT    /v1/documents/{id}/acl         another list of readers
+    DELETE /v1/documents/{id}
+
+Who may what is `policies.registered`.  A change that takes a right away is answered when nothing is read
+by the old right any more.  Source: DESIGN.md (The cache is keyed by permission; settled 3, 7).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.api.registered_call import (
+    Call,
+    Name,
+    Text,
+    Title,
+    deleted,
+    listing,
+    name_of,
+    text_of,
+    view,
+)
+from gateway.errors import from_deny, invalid
+from gateway.registered import About
+from policies import registered as rules
+from policies.facts import Role
+from policies.registered import Right
+from policies.scope.decision import Acl
+from policies.verdict import Deny, Reason
+from security.audit import RegisteredEvent
+from tenants.documents import Kind, Readers, Record
+
+READERS_MAX = 1000
+_ROLES = {role.value: role for role in (Role.TENANT_ADMIN, Role.FINANCE)}
+Instant = Annotated[int, Meta(ge=0, le=253_402_300_799)]
+
+
+class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    subject: Name
+    issuer: Name | None = None
+
+
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+    issuer: Name | None = None
+
+
+class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Without an issuer: the caller's own."""
+
+    users: Annotated[list[User], Meta(max_length=READERS_MAX)] | None = None
+    groups: Annotated[list[Group], Meta(max_length=READERS_MAX)] | None = None
+    roles: Annotated[list[str], Meta(max_length=8)] | None = None
+
+
+class NewDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    text: Text
+    title: Title | None = None
+    acl: Listed | None = None
+    expires_at: Instant | None = None
+
+
+class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`expires_at` null: no end.  A title goes with a text; without one it stays."""
+
+    text: Text | None = None
+    title: Title | None = None
+    expires_at: Instant | UnsetType | None = UNSET
+
+
+async def create(call: Call) -> object:
+    asked = call.decode(NewDocument)
+    who, house = call.who, call.house
+    if not rules.may_register_document(who) or who.tenant is None:
+        raise from_deny(Deny(Reason.NO_TENANT))
+    text = text_of(asked.text, "text")
+    about = About(None if asked.title is None else name_of(asked.title, "title"))
+    now_s = house.clock.wall_ms() // 1000
+    made = Record(
+        id=house.registered.mint_id(Kind.DOCUMENT),
+        kind=Kind.DOCUMENT,
+        tenant=who.tenant,
+        issuer=who.issuer,
+        owner=who.user,
+        content_version=1,
+        acl_version=1,
+        created_at_s=now_s,
+        changed_at_s=now_s,
+        expires_at_s=_future(asked.expires_at, now_s),
+        tokens={},
+        readers=readers(call, asked.acl or Listed()),
+    )
+    tokens = await call.tokens(text, who.tenant, "text")
+    record = await house.registered.create(made, text, about, tokens, call.room(who.tenant))
+    await call.record(RegisteredEvent.DOCUMENT_CREATED, record)
+    return document_view(call, record, about)
+
+
+async def every(call: Call) -> object:
+    if call.who.tenant is None:
+        raise from_deny(Deny(Reason.NO_TENANT))
+    page, more = call.page()
+    abouts = await call.house.registered.abouts([(each, each.content_version) for each in page])
+    return listing(
+        (document_view(call, each, about) for each, about in zip(page, abouts, strict=True)), more
+    )
+
+
+async def one(call: Call) -> object:
+    record = call.found(Right.SEE)
+    return document_view(call, record, await _about(call, record))
+
+
+async def content(call: Call) -> object:
+    record = call.found(Right.TEXT)
+    try:
+        (text,) = await call.house.registered.texts([(record, record.content_version)])
+    except KeyError:
+        raise call.missing() from None
+    await call.record(RegisteredEvent.DOCUMENT_READ, record)
+    return text
+
+
+async def change(call: Call) -> object:
+    asked = call.decode(Change)
+    record = call.found(Right.CHANGE)
+    house, now_s = call.house, call.house.clock.wall_ms() // 1000
+    changes: dict[str, Any] = {"changed_at_s": now_s}
+    if not isinstance(asked.expires_at, UnsetType):
+        changes["expires_at_s"] = _future(asked.expires_at, now_s)
+    if asked.text is None:
+        if asked.title is not None:
+            raise invalid("title: goes with a text; send both.", param="title")
+        changed = await house.registered.change(record, ends=_ends_sooner, **changes)
+    else:
+        text, about = text_of(asked.text, "text"), await _about(call, record)
+        if asked.title is not None:
+            about = About(name_of(asked.title, "title"))
+        tokens = await call.tokens(text, record.tenant, "text")
+        changed = await house.registered.rewrite(
+            record, text, about, tokens, call.room(record.tenant), **changes
+        )
+    await call.record(RegisteredEvent.DOCUMENT_CHANGED, changed)
+    return document_view(call, changed, await _about(call, changed))
+
+
+async def set_acl(call: Call) -> object:
+    asked = call.decode(Listed)
+    record = call.found(Right.GRANT, Right.NARROW)
+    listed = readers(call, asked)
+    narrows = rules.narrower(_as_acl(listed), _as_acl(record.readers))
+    if not narrows and Right.GRANT not in call.rights(record):
+        raise from_deny(Deny(Reason.FORBIDDEN))
+    changed = await call.house.registered.change(record, ends=_narrowed, readers=listed)
+    event = RegisteredEvent.DOCUMENT_REVOKED if narrows else RegisteredEvent.DOCUMENT_GRANTED
+    await call.record(event, changed)
+    return document_view(call, changed, await _about(call, changed))
+
+
+async def remove(call: Call) -> object:
+    record = call.found(Right.DELETE)
+    await call.house.registered.remove([record])
+    await call.record(RegisteredEvent.DOCUMENT_DELETED, record)
+    return deleted(call, record)
+
+
+def readers(call: Call, asked: Listed) -> Readers:
+    """Raises ApiError 400."""
+    mine = call.who.issuer
+    users = [(each.issuer or mine, each.subject) for each in asked.users or []]
+    groups = [(each.issuer or mine, each.name) for each in asked.groups or []]
+    for field, listed in (("users", users), ("groups", groups)):
+        for index, (issuer, name) in enumerate(listed):
+            name_of(issuer, f"acl.{field}[{index}].issuer")
+            name_of(name, f"acl.{field}[{index}]")
+    if unknown := [role for role in asked.roles or [] if role not in _ROLES]:
+        raise invalid(
+            f"acl.roles: expected {' or '.join(sorted(_ROLES))}, not {unknown[0][:64]!a}.",
+            param="acl.roles",
+        )
+    return Readers(
+        frozenset(users),
+        frozenset(groups),
+        frozenset(_ROLES[role] for role in asked.roles or []),
+    )
+
+
+def document_view(call: Call, record: Record, about: About) -> dict[str, Any]:
+    """A reader never sees who else reads, nor how often that changed."""
+    rights = call.rights(record)
+    shown = view(call, record, about)
+    shown["expires_at"] = record.expires_at_s
+    shown["owned"] = Right.TEXT in rights
+    if Right.READERS in rights:
+        listed = record.readers
+        shown["acl_version"] = record.acl_version
+        shown["acl"] = {
+            "users": [{"issuer": i, "subject": name} for i, name in sorted(listed.users)],
+            "groups": [{"issuer": i, "name": name} for i, name in sorted(listed.groups)],
+            "roles": sorted(role.value for role in listed.roles),
+        }
+    return shown
+
+
+async def _about(call: Call, record: Record) -> About:
+    (about,) = await call.house.registered.abouts([(record, record.content_version)])
+    return about
+
+
+def _future(expires_at: int | None, now_s: int) -> int | None:
+    if expires_at is not None and expires_at <= now_s:
+        raise invalid(
+            "expires_at: expected a second of Unix time that is still to come.", param="expires_at"
+        )
+    return expires_at
+
+
+def _as_acl(listed: Readers) -> Acl:
+    return Acl("", 0, 0, listed.users, listed.groups, listed.roles)
+
+
+def _narrowed(old: Record, new: Record) -> bool:
+    return not rules.narrower(_as_acl(old.readers), _as_acl(new.readers))
+
+
+def _ends_sooner(old: Record, new: Record) -> bool:
+    if new.expires_at_s is None:
+        return False
+    return old.expires_at_s is None or new.expires_at_s < old.expires_at_s

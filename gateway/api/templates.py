@@ -1,0 +1,152 @@
+"""Prompt templates: text with variables that a request begins with, by `"prompt": {"id", "variables"}`.
+
+    POST   /v1/templates                  register: a tenant's, by its administrator
+    GET    /v1/templates                  the tenant's and the public ones: what is known of them
+    GET    /v1/templates/{id}             the same of one
+    GET    /v1/templates/{id}/content     the newest text, for who may change it
+    PATCH  /v1/templates/{id}             a new version; the old ones stay, for those who name them
+    DELETE /v1/templates/{id}             with all its versions
+
+On the admin listener the same, and there an operator registers public ones.  `{{name}}` is replaced
+literally by a string.  Documents of a request stand before the line of the first variable.
+Source: DESIGN.md, settled 3 and 4.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from gateway.api.registered_call import (
+    Call,
+    Text,
+    Title,
+    deleted,
+    listing,
+    name_of,
+    text_of,
+    view,
+)
+from gateway.errors import from_deny, invalid
+from gateway.registered import About
+from policies import registered as rules
+from policies.registered import VARIABLES_MAX, Right
+from policies.verdict import Deny, Reason
+from security.audit import RegisteredEvent
+from tenants.documents import Kind, Record
+
+Variables = Annotated[list[str], Meta(max_length=VARIABLES_MAX)]
+
+
+class NewTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`variables`: those in the text, in any order; left out, they are read from it."""
+
+    text: Text
+    title: Title | None = None
+    variables: Variables | None = None
+
+
+async def create(call: Call) -> object:
+    asked = call.decode(NewTemplate)
+    who, house = call.who, call.house
+    if not rules.may_register_template(who, who.tenant):
+        raise from_deny(Deny(Reason.FORBIDDEN))
+    text, about = _read(asked, About())
+    now_s = house.clock.wall_ms() // 1000
+    made = Record(
+        id=house.registered.mint_id(Kind.TEMPLATE),
+        kind=Kind.TEMPLATE,
+        tenant=who.tenant,
+        issuer=who.issuer,
+        owner=who.user,
+        content_version=1,
+        acl_version=1,
+        created_at_s=now_s,
+        changed_at_s=now_s,
+        expires_at_s=None,
+        tokens={},
+    )
+    tokens = await call.tokens(text, who.tenant, "text")
+    record = await house.registered.create(made, text, about, tokens, call.room(who.tenant))
+    await call.record(RegisteredEvent.TEMPLATE_CREATED, record)
+    return template_view(call, record, about)
+
+
+async def every(call: Call) -> object:
+    page, more = call.page()
+    abouts = await call.house.registered.abouts([(each, each.content_version) for each in page])
+    return listing(
+        (template_view(call, each, about) for each, about in zip(page, abouts, strict=True)), more
+    )
+
+
+async def one(call: Call) -> object:
+    record = call.found(Right.SEE)
+    return template_view(call, record, await _about(call, record))
+
+
+async def content(call: Call) -> object:
+    record = call.found(Right.TEXT)
+    try:
+        (text,) = await call.house.registered.texts([(record, record.content_version)])
+    except KeyError:
+        raise call.missing() from None
+    await call.record(RegisteredEvent.TEMPLATE_READ, record)
+    return text
+
+
+async def change(call: Call) -> object:
+    asked = call.decode(NewTemplate)
+    record = call.found(Right.CHANGE)
+    text, about = _read(asked, await _about(call, record))
+    tokens = await call.tokens(text, record.tenant, "text")
+    changed = await call.house.registered.rewrite(
+        record,
+        text,
+        about,
+        tokens,
+        call.room(record.tenant),
+        changed_at_s=call.house.clock.wall_ms() // 1000,
+    )
+    await call.record(RegisteredEvent.TEMPLATE_CHANGED, changed)
+    return template_view(call, changed, about)
+
+
+async def remove(call: Call) -> object:
+    record = call.found(Right.DELETE)
+    await call.house.registered.remove([record])
+    await call.record(RegisteredEvent.TEMPLATE_DELETED, record)
+    return deleted(call, record)
+
+
+def template_view(call: Call, record: Record, about: About) -> dict[str, Any]:
+    return {
+        **view(call, record, about),
+        "variables": list(about.variables),
+        "versions": list(record.versions),
+        "public": record.tenant is None,
+    }
+
+
+def _read(asked: NewTemplate, old: About) -> tuple[str, About]:
+    """Raises ApiError 400."""
+    text = text_of(asked.text, "text")
+    found = rules.outline(text).variables
+    if len(found) > VARIABLES_MAX:
+        raise invalid(f"text: at most {VARIABLES_MAX} variables.", param="text")
+    if asked.variables is not None and set(asked.variables) != set(found):
+        astray = min(set(asked.variables) ^ set(found))
+        raise invalid(
+            f"variables: {astray[:64]!a} is declared and not in the text, or in it and not "
+            "declared. A variable is written {{name}}, of a-z, 0-9 and _.",
+            param="variables",
+        )
+    title = old.title if asked.title is None else name_of(asked.title, "title")
+    return text, About(title, found)
+
+
+async def _about(call: Call, record: Record) -> About:
+    (about,) = await call.house.registered.abouts([(record, record.content_version)])
+    return about
