@@ -75,6 +75,7 @@ class Files:
         self._segment: int | None = None
         self._fd = -1
         self._dirty = False
+        self._is_new_here = True
         self._head_fd = self._open(HEAD_FILE, os.O_RDWR)
         self._checkpoints_fd = self._open(CHECKPOINT_FILE, os.O_WRONLY | os.O_APPEND)
 
@@ -93,9 +94,12 @@ class Files:
         return cls(folder, lock, disk)
 
     def go_to(self, place: Place) -> None:
-        """Cut off whatever lies beyond `place`, and go on from there.  Raises OSError."""
+        """Cut off whatever lies beyond `place`, and go on from there.  What a killed process had written
+        and not synced is durable from now on, before any head counts it.  Raises OSError."""
         self.place, self._dirty = place, True
         self._cut()
+        self._disk.sync(self._fd)
+        self._disk.sync(self._checkpoints_fd)
 
     def write(self, batch: Batch) -> None:
         """Make all of it durable, or leave it to be cut off.  Raises OSError."""
@@ -111,6 +115,9 @@ class Files:
             self._append(self._fd, batch.data)
         if self._disk.pwrite(self._head_fd, batch.head, 0) != len(batch.head):
             raise OSError("the head was written in part")
+        if self._is_new_here:
+            self._disk.sync(self._head_fd)  # a log with records and no head does not start
+            self._is_new_here = False
         self.place, self._dirty = batch.after, False
 
     def close(self) -> None:

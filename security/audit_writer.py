@@ -68,6 +68,7 @@ def compose(
     first = head.link.count
     if rotates:
         place = replace(place, segment=first, size=0)
+    if events and place.size == 0 and first > 0:
         # A segment begins with the hash that it follows, so that a start reads only the last.
         told = AuditEvent(kind="audit.segment", target=head.link.last.hex())
         events = [(told, events[0][1]), *events]

@@ -306,6 +306,8 @@ def test_a_crash_between_a_rotation_and_its_first_record(tmp_path: Path) -> None
         log.append_blocking(EVENT)
         log.close()
         assert verify(tmp_path, KEY).ok
+        last = (tmp_path / f"audit-{count:012}.jsonl").read_bytes().splitlines()
+        assert read(last[0])["kind"] == "audit.segment"  # a start with an older head needs it
         count = verify(tmp_path, KEY).records
 
 
