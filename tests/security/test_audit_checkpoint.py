@@ -143,6 +143,15 @@ def test_one_when_it_is_time_though_nobody_comes(tmp_path: Path) -> None:
     assert verify(tmp_path, KEY, public=PUBLIC).ok
 
 
+def test_no_segment_begins_without_one_so_that_a_start_reads_only_the_last(tmp_path: Path) -> None:
+    log = opened(tmp_path, tuning=dataclasses.replace(FAST, segment_bytes=900))
+    for _ in range(20):
+        log.append_blocking(EVENT)
+        assert kept(tmp_path).size == segments(tmp_path)[-1][0] if len(segments(tmp_path)) > 1 else True  # fmt: skip
+    assert len(segments(tmp_path)) > 3
+    log.close()
+
+
 def test_none_where_nothing_is_new(tmp_path: Path) -> None:
     write(tmp_path, 3)
     signed = lines(tmp_path)
