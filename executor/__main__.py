@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         seqs_max=options.max_seqs,
         waiting_max=options.max_waiting,
         step_ms_max=options.step_ms_max,
+        pool_part=options.pool_part,
         speculation=options.speculation == "on",
         policy=Policy(options.policy),
         batching=BatchRule(Batching(options.batching), options.batch_size, options.batch_wait_ms),
@@ -127,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--batching", choices=tuple(Batching), default=Batching.CONTINUOUS, help="when to join")
     add("--batch-size", type=_at_least_one, default=16, help="of static and dynamic batches")
     add("--batch-wait-ms", type=_at_least_one, default=50, help="of dynamic batches")
+    add("--pool-part", type=_part, default=0.25, help="of KV memory, for what is kept of prompts")
     add("--speculation", choices=("on", "off"), default="on", help="guess ahead where it pays")
     return parser
 
@@ -136,6 +138,13 @@ def _at_least_one(text: str) -> int:
     if number < 1:
         raise ValueError
     return number
+
+
+def _part(text: str) -> float:
+    part = float(text)
+    if not 0 <= part <= 0.9:
+        raise ValueError
+    return part
 
 
 def _bytes_or_auto(text: str) -> int | None:

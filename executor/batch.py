@@ -98,3 +98,7 @@ class Runner(Protocol):
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         """Make freed blocks read as zero before another sequence may hold them (property P7)."""
         ...
+
+    def are_zero(self, blocks: Sequence[int]) -> bool:
+        """Whether they do: read back from the device's memory, for a purge's record."""
+        ...

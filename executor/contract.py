@@ -274,6 +274,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int = 0
     device: str = "cpu"
     device_name: str = ""
+    kernels: str = ""  # what computes on it, and its version
     add_bos: bool = False
 
 

@@ -120,3 +120,9 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     ended: int
     zeroed: bool
+
+
+def held_for(caching: Caching, prompt_tokens: int) -> int:
+    """About the memory that it takes while its request waits, with what is computed of it."""
+    covers = sum(len(scope.covers) for scope in caching.scopes)
+    return 1_000 + 400 * len(caching.scopes) + 80 * covers + 20 * prompt_tokens

@@ -51,6 +51,9 @@ class Decoder(Generic[S]):
         if blocks:
             self.backend.zero_blocks(blocks)
 
+    def are_zero(self, blocks: Sequence[int]) -> bool:
+        return not blocks or self.backend.are_zero(blocks)
+
     def _forward(self, step: S) -> Tensor:
         ops = self.backend
         x = ops.embed(step)

@@ -25,6 +25,7 @@ import structlog
 from executor.batch import Batch, Runner
 from executor.block_manager import BlockManager
 from executor.books import Books
+from executor.caching import fault as caching_fault
 from executor.checks import check
 from executor.choice import Choice
 from executor.contract import (
@@ -34,7 +35,10 @@ from executor.contract import (
     Gauges,
     Lane,
     Look,
+    Purge,
+    Quotas,
     Report,
+    Revoke,
     Submit,
     Terms,
     Waiting,
@@ -47,6 +51,7 @@ from executor.grammar.protocol import Grammars
 from executor.grammar.seats import Seats, gone
 from executor.guesses import Guesser, Planned, choose
 from executor.inbox import Gone, Inbox
+from executor.keeper import Keeper
 from executor.outbox import Outbox
 from executor.positions import Positions
 from executor.scheduler.accounts import terms_of
@@ -61,6 +66,7 @@ from executor.scheduler.protocol import (
 from executor.sequence import Key, Phase, Sequence, fault
 from executor.settings import Settings, engine_limits, scheduler_of
 from executor.teller import Teller
+from policies.scope.context import Context
 
 FAILURES_MAX: Final = 3
 _LATE: Final = "it would not start in the time that its class is promised"
@@ -80,13 +86,17 @@ class Engine:
         scheduler: Scheduler[Sequence] | None = None,
         times: StepTimes | None = None,
         grammars: Grammars | None = None,
+        computes: Context | None = None,
     ) -> None:
         self._runner = runner
         self._inbox = inbox
         self._clock_ns = clock_ns
         self._settings = settings or Settings()
-        self.blocks = BlockManager(runner.kv_blocks, runner.block_tokens, runner.zero_blocks)
         self._limits = engine_limits(runner, self._settings)
+        pool = runner.kv_blocks - self._limits.blocks_total
+        size = runner.block_tokens
+        self.blocks = BlockManager(runner.kv_blocks, size, runner.zero_blocks, pool)
+        self.keeper = Keeper(self.blocks, computes, runner.are_zero)
         self._scheduler = scheduler or scheduler_of(self._settings.policy, self._limits)
         self._seqs: dict[Key, Sequence] = {}
         self._out = Outbox()
@@ -117,10 +127,12 @@ class Engine:
     def step(self) -> dict[int, Report]:
         """One iteration; what each owner is to hear."""
         now_ns = self._clock_ns()
+        self.keeper.begin(now_ns)
         for key in self._take(now_ns):
             self._end(key, Cause.ABORTED, now_ns)
         for key in self._deadlines.passed(now_ns):
             self._end(key, Cause.QUEUE_DEADLINE, now_ns)
+        self._obey(now_ns)
         self._hear_grammars(now_ns)
         for seq in self._foyer.ready():
             self._enqueue(seq, now_ns)
@@ -148,12 +160,14 @@ class Engine:
                 self._foyer,
                 self._positions,
             )
+            self.keeper.check()
         return self._out.reports(self.gauges, self._lanes)
 
     @property
     def gauges(self) -> Gauges:
         waiting = self._scheduler.waiting_count + self._foyer.outside_count
-        return self._books.totals.gauges(self._scheduler.running_count, waiting, self.blocks)
+        running = self._scheduler.running_count
+        return self.keeper.gauges(self._books.totals.gauges(running, waiting, self.blocks))
 
     @property
     def _waiting(self) -> Iterator[Sequence]:
@@ -176,6 +190,8 @@ class Engine:
                     self._scheduler.renew(self._limits)
                 case Look(tenant=tenant):
                     self._out.look(owner, tenant)
+                case Revoke() | Purge() | Quotas():
+                    self.keeper.order(owner, command)
                 case Gone():
                     aborted += [key for key in self._seqs if key[0] == owner]
         return aborted
@@ -189,11 +205,15 @@ class Engine:
             vocab_size=runner.vocab_size,
             context_tokens=runner.context_tokens,
             kv_tokens=self.blocks.tokens,
-        )
+        ) or caching_fault(job)
         if why is not None:
             self._out.say(owner, Ended(request=job.request, cause=Cause.REFUSED, detail=why))
             return
+        if self.keeper.refuses(job):
+            self._out.say(owner, Ended(request=job.request, cause=Cause.REVOKED))
+            return
         seq = Sequence(key, job, self._tickets, now_ns)
+        self.keeper.file(seq)
         goes = self._foyer.displaces(seq)
         if seq in goes:
             self._out.say(owner, seq.ended(*self._foyer.refused(seq)))
@@ -230,6 +250,13 @@ class Engine:
     def _moment(self, now_ns: int) -> Moment:
         return Moment(now_ns, self.blocks.free, self._books.times.rates)
 
+    def _obey(self, now_ns: int) -> None:
+        """What was ordered of kept prefixes."""
+        for owner, answer in self.keeper.obey(
+            self._seqs.values(), lambda key: self._end(key, Cause.REVOKED, now_ns)
+        ):
+            self._out.answer(owner, answer)
+
     def _hear_grammars(self, now_ns: int) -> None:
         """Compiled ones join the queue, refused ones end, and who waited for a mask goes on."""
         for told in self._seats.news():
@@ -245,7 +272,7 @@ class Engine:
 
     def _preempt(self, victims: Seq[Sequence], now_ns: int) -> None:
         for seq in victims:
-            self.blocks.release(seq)
+            self.keeper.release(seq)
             seq.rewind(now_ns)
             self._positions.join(seq)
             self._books.totals.preemptions += 1
@@ -261,11 +288,13 @@ class Engine:
         found: dict[Key, list[Choice]] = {}
         failure: Exception | None = None
         planned = self._planned(chunks)
-        batch = Batch([row.row() for row in planned])
+        rows = [row.row() for row in planned if row.runs]
         try:
-            logits = self._runner.run(batch)
+            logits = self._runner.run(Batch(rows)) if rows else None
             aborted = self._take(self._clock_ns())
-            found = choose(planned, set(aborted), logits, self._seats.sift, self._runner.sample)
+            if logits is not None:
+                sift, sample = self._seats.sift, self._runner.sample
+                found = choose(planned, set(aborted), logits, sift, sample)
         except Exception as caught:  # noqa: BLE001 — whatever the model raises is this step's end
             failure = caught
         now_ns = self._clock_ns()
@@ -273,13 +302,16 @@ class Engine:
         self._books.totals.step_ns += now_ns - begin_ns
         if failure is not None:
             self._failed(failure, [row.seq for row in planned], aborted, now_ns)
+            self._obey(now_ns)
             return
         self._failures = 0
         self._books.enter(planned, found, now_ns - begin_ns, now_ns)
         for key in aborted:
             self._end(key, Cause.ABORTED, now_ns)
+        self._obey(now_ns)
         for row in planned:
             if row.seq.generation == row.generation:
+                self.keeper.computed(row.seq)
                 self._result(row.seq, found.get(row.seq.key, ()), now_ns)
 
     def _planned(self, chunks: Seq[Chunk[Sequence]]) -> list[Planned]:
@@ -289,17 +321,15 @@ class Engine:
             if seq.blocks:
                 self.blocks.allocate(seq, seq.computed + chunk.count)
                 continue
-            if chunk.taken:
-                assert seq.leader is not None, "the plan saw one"
-                self.blocks.share(seq, seq.leader, chunk.taken)
-                seq.attach(chunk.taken * self.blocks.block_tokens)
+            self.keeper.take(chunk)
             self.blocks.allocate(seq, admission_tokens(seq, self._limits))
         return self._guesser.plan(chunks, self._books.times.rates)
 
     def _result(self, seq: Sequence, choices: Seq[Choice], now_ns: int) -> None:
         over = self._teller.tell(seq, choices, now_ns)
         if over is not None:
-            self._end(seq.key, over[0], now_ns, over[1])
+            cause = self.keeper.last_word(seq, over[0])
+            self._end(seq.key, cause, now_ns, over[1])
 
     def _failed(
         self, failure: Exception, involved: Seq[Sequence], aborted: Seq[Key], now_ns: int
@@ -339,7 +369,7 @@ class Engine:
         outside = self._foyer.forget(seq, now_ns)
         if queued and not outside:
             self._scheduler.remove(seq)
-        self.blocks.release(seq)
+        self.keeper.release(seq, cause)
         self._guesser.forget(key)
         self._positions.leave(seq)
         self._out.say(key[0], seq.ended(cause, detail, retry_ms, displaced=displaced))

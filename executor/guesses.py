@@ -47,14 +47,24 @@ class Planned(NamedTuple):
     wants: bool
     guesses: Seq[int] = ()
     hint: int | None = None
+    skipped: int = 0  # of `known`, the first so many are kept, and nobody may know
 
     def row(self) -> Row:
-        tokens = self.seq.tokens[self.start : self.start + self.known]
+        start = self.start + self.skipped
+        tokens = self.seq.tokens[start : self.start + self.known]
         tokens.extend(self.guesses)
-        return Row(tokens, self.start, self.seq.blocks, self.wants, len(self.guesses))
+        return Row(tokens, start, self.seq.places, self.wants, len(self.guesses))
+
+    @property
+    def runs(self) -> int:
+        """Tokens that the model computes."""
+        return self.known - self.skipped + len(self.guesses)
 
     def share(self, found: Mapping[Key, Seq[Choice]]) -> Share:
         """For the bill, once it is `found` what was sampled."""
+        if self.skipped:
+            lost = max(0, self.lost - self.skipped)
+            return Share(self.known - self.skipped, self.start + self.skipped, lost)
         if not self.guesses:
             return Share(self.known, self.start, self.lost)
         missed = len(self.guesses) - held(found.get(self.seq.key, ()))
@@ -75,8 +85,8 @@ class Guesser:
         """Rows of one token first, as a Batch is.  Blocks have been given out."""
         able = self._on and self.purse.begin(rates, len(chunks))
         planned = [self._row(chunk, able) for chunk in chunks]
-        if any(row.guesses for row in planned):
-            planned.sort(key=lambda row: row.known + len(row.guesses) > 1)
+        if any(row.guesses or row.skipped for row in planned):
+            planned.sort(key=lambda row: row.runs > 1)
         return planned
 
     def settle(
@@ -126,7 +136,11 @@ class Guesser:
                 hint = guesses[0]
                 offered = min(len(guesses), self._room(seq, end), _until_stop(guesses, seq))
                 guesses = guesses[: self.purse.grant(start, notes.hope.rate, offered)]
-        return Planned(seq, seq.generation, start, chunk.count, lost, wants, guesses, hint)
+        skipped = 0
+        if seq.hidden:
+            hidden_end = (seq.pooled + len(seq.hidden)) * self._block_tokens
+            skipped = max(0, min(end, hidden_end) - start)
+        return Planned(seq, seq.generation, start, chunk.count, lost, wants, guesses, hint, skipped)
 
     def _room(self, seq: Sequence, end: int) -> int:
         """How many guesses could all hold without going past anything: its blocks, what it may say,

@@ -190,7 +190,7 @@ def _warm(runner: Decoder[S], tokens: int, progress: Progress) -> None:
 
 
 def _card(
-    source: ModelSource, place: Device, runner: Runner, numerics: str, dtype: torch.dtype
+    source: ModelSource, place: Device, runner: Decoder[Any], numerics: str, dtype: torch.dtype
 ) -> ModelCard:
     config, tokenizer = source.config, source.tokenizer
     template = tokenizer.chat_template
@@ -214,5 +214,6 @@ def _card(
         parameters=config.parameters,
         device=place.kind,
         device_name=place.name,
+        kernels=f"{type(runner.backend).__qualname__}, torch {torch.__version__}",
         add_bos=tokenizer.add_bos,
     )

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from executor.contract import Gauges, Lane, Report, Update
+from executor.contract import Gauges, Lane, Purged, Report, Revoked, Update
 from executor.overview import overview
+
+Answer = Revoked | Purged
 
 
 class Outbox:
@@ -17,6 +19,7 @@ class Outbox:
     def __init__(self) -> None:
         self._said: dict[int, list[Update]] = {}
         self._lookers: dict[int, dict[str | None, None]] = {}  # in the order of asking
+        self._answers: dict[int, list[Answer]] = {}
 
     def say(self, owner: int, update: Update) -> None:
         self._said.setdefault(owner, []).append(update)
@@ -25,16 +28,22 @@ class Outbox:
         """`owner` asks who is here: of `tenant`, or of all."""
         self._lookers.setdefault(owner, {})[tenant] = None
 
+    def answer(self, owner: int, answer: Answer) -> None:
+        """To an order of `owner`."""
+        self._answers.setdefault(owner, []).append(answer)
+
     def reports(self, gauges: Gauges, lanes: Callable[[], Iterable[Lane]]) -> dict[int, Report]:
         """All of it, once."""
-        said, lookers = self._said, self._lookers
-        self._said, self._lookers = {}, {}
+        said, lookers, answers = self._said, self._lookers, self._answers
+        self._said, self._lookers, self._answers = {}, {}, {}
         everybody = tuple(lanes()) if lookers else ()
         return {
             owner: Report(
                 updates=tuple(said.get(owner, ())),
                 gauges=gauges,
                 overviews=tuple(overview(everybody, each) for each in lookers.get(owner, ())),
+                revoked=tuple(a for a in answers.get(owner, ()) if isinstance(a, Revoked)),
+                purged=tuple(a for a in answers.get(owner, ()) if isinstance(a, Purged)),
             )
-            for owner in {**said, **lookers}
+            for owner in {**said, **lookers, **answers}
         }

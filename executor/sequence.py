@@ -13,11 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from enum import IntEnum
 from math import isfinite
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from executor.choice import Ask, is_plain_greedy
 from executor.contract import GRAMMAR_BYTES_MAX, Cause, Ended, Submit
+from executor.contract_cache import held_for
 from executor.scheduler.protocol import NOTHING, Found
+
+if TYPE_CHECKING:
+    from executor.caching import Trail
 
 _ADDEND_MAX: Final = 1e6
 _FACTORS: Final = (1e-3, 1e3)
@@ -41,16 +45,20 @@ class Sequence:
 
     __slots__ = (
         "blocks",
+        "cached",
         "computed",
         "deadline_ns",
         "device_ns",
         "generation",
+        "hidden",
         "high_water",
         "job",
         "key",
         "leader",
         "phase",
+        "pinned",
         "plain_greedy",
+        "pooled",
         "position",
         "preemptions",
         "promised",
@@ -64,6 +72,7 @@ class Sequence:
         "tenant_weight",
         "ticket",
         "tokens",
+        "trail",
         "user",
         "user_weight",
         "workload",
@@ -83,8 +92,13 @@ class Sequence:
         self.computed = 0
         self.high_water = 0
         self.shared = 0  # prompt tokens that another computed for it
+        self.cached = 0  # of these, what was kept; `pinned` of it was registered
+        self.pinned = 0
         self.leader: Sequence | None = None  # a living one, whose prompt it may read
+        self.trail: Trail | None = None  # what is kept of its prompt, if anything may be
         self.blocks: list[int] = []
+        self.pooled = 0  # the first so many belong to the pool
+        self.hidden: list[int] = []  # kept ones that come next, of which nobody may know
         self.generation = 0
         self.position: int | None = None  # what the gateway was last told
         self.preemptions = 0
@@ -118,11 +132,6 @@ class Sequence:
     @property
     def generated(self) -> int:
         return len(self.tokens) - self.prompt_tokens
-
-    @property
-    def pooled(self) -> int:
-        """There is no pool of kept blocks."""
-        return 0
 
     @property
     def prompt_done(self) -> int:
@@ -162,11 +171,24 @@ class Sequence:
         """Full blocks before its last prompt token, which is always computed: its logits are wanted."""
         return (self.prompt_tokens - 1) // block_tokens
 
+    @property
+    def places(self) -> Seq[int]:
+        """Where its keys and values are, hidden ones too."""
+        if not self.hidden:
+            return self.blocks
+        after = self.pooled + len(self.hidden)
+        return [*self.blocks[: self.pooled], *self.hidden, *self.blocks[after:]]
+
+    def follows(self, block_tokens: int) -> bool:
+        """Whether it can read its leader's prompt now."""
+        ready = self.sharable(block_tokens) * block_tokens
+        return self.leader is not None and self.leader.computed >= ready
+
     def found(self, block_tokens: int) -> Found:
-        """What it can take from its leader now, instead of computing it."""
-        count = self.sharable(block_tokens)
-        ready = self.leader is not None and self.leader.computed >= count * block_tokens
-        return Found(count) if ready else NOTHING
+        """What it can take now, instead of computing it: from its leader, or of what is kept."""
+        if self.follows(block_tokens):
+            return Found(self.sharable(block_tokens))
+        return NOTHING if self.trail is None else Found(self.trail.look())
 
     def attach(self, count: int) -> None:
         """`count` tokens came with blocks of another."""
@@ -174,6 +196,12 @@ class Sequence:
         self.shared += max(0, count - self.high_water)
         self.computed = count
         self.high_water = max(self.high_water, count)
+
+    def attach_kept(self, count: int, pinned: int) -> None:
+        """`count` tokens came with blocks that were kept, the first `pinned` of them registered."""
+        self.cached += max(0, count - self.high_water)
+        self.pinned += max(0, pinned - self.high_water)
+        self.attach(count)
 
     def advance(self, count: int) -> None:
         """`count` more tokens have keys and values."""
@@ -243,6 +271,8 @@ class Sequence:
             retry_ms=retry_ms,
             displaced=displaced,
             promised=self.promised,
+            cached=self.cached,
+            pinned=self.pinned,
         )
 
 
@@ -253,6 +283,7 @@ def held_bytes(job: Submit) -> int:
         + 48 * (len(job.prompt) + len(job.stop_token_ids))
         + 120 * len(job.sampling.logit_bias)
         + (0 if job.grammar is None else 4 * len(job.grammar.text))
+        + (0 if job.caching is None else held_for(job.caching, len(job.prompt)))
     )
 
 

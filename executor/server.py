@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from executor.batch import Runner
@@ -31,8 +32,9 @@ from executor.engine import Engine
 from executor.grammar.desk import Desk
 from executor.grammar.worker_setup import setup_of
 from executor.inbox import Gone
+from executor.keeper import computes_with
 from executor.sequence import held_bytes
-from executor.settings import Settings, memory_line
+from executor.settings import Settings, memory_line, pool_blocks
 from executor.wire import WireError, encode_message, read_command
 
 UNSENT_BYTES_MAX: Final = 64 * 2**20
@@ -248,6 +250,8 @@ def serve(
             io.announce(Broken(reason=reason))
             threading.Event().wait()  # until whoever supervises us has heard it and ends us
             return
+        pool = pool_blocks(card.kv_blocks, settings.pool_part)
+        card = msgspec.structs.replace(card, pool_blocks=pool)
         with Desk(
             setup_of(card),
             wake=mailbox.wake,
@@ -255,7 +259,12 @@ def serve(
             processes_max=2 * settings.seqs_max + _SPARE_GRAMMARS,  # some of whom wait
         ) as desk:
             engine = Engine(
-                runner, mailbox.take, clock_ns=clock_ns, settings=settings, grammars=desk
+                runner,
+                mailbox.take,
+                clock_ns=clock_ns,
+                settings=settings,
+                grammars=desk,
+                computes=computes_with(card),
             )
             gc.collect()
             gc.freeze()  # the model and its tokenizer are not garbage, and are not looked at again

@@ -32,6 +32,7 @@ class Settings:
     `step_ms_max` is what a step with prompts in it should take at most, so that one long prompt
     never stalls the decodes beside it; `chunk_tokens_min` of prompts run all the same.
     `speculation`: guesses are run where they pay; what is said stays the same.
+    `pool_part` of KV memory is set aside for what is kept of prompts.
     `policy`: who comes next, `batching`: when; all but `fair` and `continuous` are there to be compared
     with."""
 
@@ -44,6 +45,7 @@ class Settings:
     speculation: bool = True
     policy: Policy = Policy.FAIR
     batching: BatchRule = ALWAYS
+    pool_part: float = 0.0
     check_invariants: bool = False
 
     @property
@@ -57,7 +59,7 @@ _SHORT_TOKENS: Final = 1024
 def memory_line(card: ModelCard) -> str:
     """What the KV memory buys, for whoever starts the server."""
     counts = [
-        card.kv_blocks // -(-tokens // card.block_tokens)
+        (card.kv_blocks - card.pool_blocks) // -(-tokens // card.block_tokens)
         for tokens in (card.context_tokens, min(_SHORT_TOKENS, card.context_tokens))
     ]
     return (
@@ -66,13 +68,20 @@ def memory_line(card: ModelCard) -> str:
     )
 
 
+def pool_blocks(kv_blocks: int, part: float) -> int:
+    """Set aside for what is kept of prompts; something is left for what runs."""
+    return min(int(kv_blocks * part), kv_blocks - 1)
+
+
 def engine_limits(runner: Runner, settings: Settings) -> Limits:
     """One block in a hundred stays free for those that run, at least one."""
+    room = runner.kv_blocks - pool_blocks(runner.kv_blocks, settings.pool_part)
     return Limits(
         seqs=settings.seqs_max,
         block_tokens=runner.block_tokens,
-        blocks_total=runner.kv_blocks,
-        watermark_blocks=max(1, runner.kv_blocks // 100),
+        blocks_total=room,
+        watermark_blocks=max(1, room // 100),
+        prefixes=room < runner.kv_blocks,
         step_ms_max=settings.step_ms_max,
         chunk_tokens_min=settings.chunk_tokens_min,
         step_tokens_max=settings.step_tokens_max,

@@ -1,7 +1,7 @@
 """Choices of one prompt: one computes it, the others wait for that and read the same blocks.
 
 A request may name another of its connection as its sibling.  If that one lives and has the same
-prompt and the same share, it leads: the follower joins the queue only when the leader's prompt is
+prompt, share and labels, it leads: the follower joins the queue only when the leader's prompt is
 computed, and on admission takes the blocks before the last prompt token by reference.  Who leads
 follows nobody, so nobody waits in a circle.  When a leader ends, the follower that is furthest leads
 the others; with nothing computed yet it computes the prompt itself.  Anything else than a living
@@ -13,8 +13,11 @@ Refuses to know: block ids, the queues, the model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from executor.sequence import Key, Sequence
+
+_ALIKE: Final = ("prompt", "share", "caching", "warm")
 
 
 class Siblings:
@@ -44,7 +47,7 @@ class Siblings:
         named = known.get((seq.key[0], seq.job.sibling))
         if named is None or named is seq:
             return
-        if named.job.prompt != seq.job.prompt or named.job.share != seq.job.share:
+        if any(getattr(named.job, each) != getattr(seq.job, each) for each in _ALIKE):
             return
         seq.leader = named.leader or named
         self._followers.setdefault(seq.leader.key, {})[seq.key] = seq

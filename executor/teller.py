@@ -39,6 +39,8 @@ class Teller:
             )
         if not choices:
             return None
+        if seq.job.warm and choices[0].token is not None:
+            return Cause.STOP, ""
         if seq.phase is not Phase.DECODE and choices[0].token is not None:
             seq.enter(Phase.DECODE, now_ns)
         said, cause = seq.extend([choice.token for choice in choices], *self._room)

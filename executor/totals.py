@@ -31,7 +31,7 @@ class Totals:
             running=running,
             waiting=waiting,
             blocks_total=blocks.total,
-            blocks_free=blocks.free,
+            blocks_free=blocks.idle,
             steps=self.steps,
             step_ns=self.step_ns,
             busy_ns=self.busy_ns,

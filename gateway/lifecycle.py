@@ -80,7 +80,7 @@ def authorize(house: House, who: Principal, job: Job) -> Grant:
     )
     service_class = allowed(access.authorize(who, standing, ask))
     card = house.deployments[job.model].reading().card
-    kv_tokens = card.kv_blocks * card.block_tokens
+    kv_tokens = (card.kv_blocks - card.pool_blocks) * card.block_tokens
     sized = allowed(limits.size(ask, standing.limits, card.context_tokens, kv_tokens))
     return Grant(who, job, standing, sized, dimensions(who, job.model, service_class))
 

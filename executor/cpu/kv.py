@@ -43,6 +43,11 @@ class PagedKv:
         for layer in self.by_head:
             layer.view(self.blocks, -1).index_fill_(0, which, 0.0)
 
+    def are_zero(self, blocks: Sequence[int]) -> bool:
+        which = torch.tensor(blocks, dtype=torch.int64)
+        layers = (layer.view(self.blocks, -1) for layer in self.by_head)
+        return not any(bool(layer.index_select(0, which).any()) for layer in layers)
+
 
 def token_places(blocks: Tensor, offsets: Tensor, heads: int) -> Tensor:
     """Where tokens at `offsets` within `blocks` are stored: (tokens · heads,)."""

@@ -94,6 +94,10 @@ class TorchOps:
         with torch.inference_mode():
             self.kv.zero(blocks)
 
+    def are_zero(self, blocks: Sequence[int]) -> bool:
+        with torch.inference_mode():
+            return self.kv.are_zero(blocks)
+
     def embed(self, step: Plan) -> Tensor:
         return functional.embedding(step.token_ids, self.embedding).float()
 

@@ -192,6 +192,11 @@ class TritonBackend:
         with torch.inference_mode():
             zero_blocks(self.kv, which.to(self.kv.device, non_blocking=True))
 
+    def are_zero(self, blocks: Sequence[int]) -> bool:
+        which = torch.tensor(list(blocks), dtype=torch.int64, device=self.kv.device)
+        with torch.inference_mode():
+            return not any(bool(layer.index_select(0, which).any()) for layer in self.kv)
+
 
 def make_backend(
     config: ModelConfig,

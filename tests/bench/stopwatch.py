@@ -125,3 +125,6 @@ class ClockedRunner:
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         self.inner.zero_blocks(blocks)
+
+    def are_zero(self, blocks: Sequence[int]) -> bool:
+        return self.inner.are_zero(blocks)

@@ -52,6 +52,9 @@ class Watched:
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         self._inner.zero_blocks(blocks)
 
+    def are_zero(self, blocks: Sequence[int]) -> bool:
+        return self._inner.are_zero(blocks)
+
 
 @dataclass(slots=True)
 class Logged(Run):

@@ -24,7 +24,12 @@ from executor.contract import (
     Ended,
     Look,
     ModelCard,
+    Purge,
+    Purged,
+    Quotas,
     Report,
+    Revoke,
+    Revoked,
     Sampling,
     Submit,
     Terms,
@@ -39,9 +44,19 @@ from executor.scheduler.protocol import Scheduler
 from executor.sequence import Sequence as Seq
 from executor.server import Progress, serve
 from executor.settings import Policy, Settings
+from policies.scope.context import Context
 
 FREE = Rates(step_ns=2e7, token_ns=0.0, token_context_ns=0.0)
 """A machine on which guesses cost nothing: all that there are are run."""
+COMPUTES = Context(
+    asked_digest=bytes(32),
+    weights_digest=bytes(32),
+    adapter_digest=None,
+    dtype="float32",
+    numerics="invariant",
+    kernel_config="fake",
+    block_tokens=4,
+)
 OPTIMIST = Settings(policy=Policy.FCFS, check_invariants=True)
 """Lets in what fits now, whatever it will grow to: so that somebody is put out."""
 GREEDY = Sampling(temperature=0.0)
@@ -104,6 +119,9 @@ class FakeRunner:
             self._memory[block] = [EMPTY] * self.block_tokens
             self._guessed -= {(block, at) for at in range(self.block_tokens)}
 
+    def are_zero(self, blocks: Sequence[int]) -> bool:
+        return all(token == EMPTY for block in blocks for token in self._memory[block])
+
     def is_wiped(self) -> bool:
         return all(token == EMPTY for block in self._memory for token in block)
 
@@ -153,6 +171,7 @@ class Harness:
         clock: Clock | None = None,
         times: StepTimes | None = None,
         model: Runner | None = None,
+        computes: Context | None = None,
     ) -> None:
         self.runner = runner or FakeRunner()
         self.clock = clock or Clock()
@@ -164,9 +183,11 @@ class Harness:
             settings=settings or Settings(check_invariants=True),
             scheduler=scheduler,
             times=times,
+            computes=computes or COMPUTES,
         )
         self.heard: dict[tuple[int, int], list[Update]] = {}
         self.reports: list[Report] = []
+        self.answers: list[Revoked | Purged] = []
 
     def _take(self) -> list[tuple[int, Command | Gone]]:
         items = list(self.inbox)
@@ -185,10 +206,14 @@ class Harness:
     def abort(self, request: int, owner: int = 0) -> None:
         self.inbox.append((owner, Abort(request=request)))
 
+    def order(self, command: Revoke | Purge | Quotas, owner: int = 0) -> None:
+        self.inbox.append((owner, command))
+
     def step(self) -> dict[int, Report]:
         reports = self.engine.step()
         for owner, report in reports.items():
             self.reports.append(report)
+            self.answers += [*report.revoked, *report.purged]
             for update in report.updates:
                 self.heard.setdefault((owner, update.request), []).append(update)
         return reports
@@ -212,8 +237,11 @@ class Harness:
     def assert_empty(self) -> None:
         gauges = self.engine.gauges
         assert (gauges.running, gauges.waiting) == (0, 0)
-        assert gauges.blocks_free == gauges.blocks_total
-        assert self.runner.is_wiped()
+        assert gauges.blocks_free + gauges.kept_blocks == gauges.blocks_total
+        kept = set(self.engine.keeper.cache._by_block)
+        rest = [block for block in range(gauges.blocks_total) if block not in kept]
+        assert len(kept) == gauges.kept_blocks
+        assert self.runner.are_zero(rest)
 
 
 def job(request: int = 1, prompt: Sequence[int] = (1, 2, 3), **fields: object) -> Submit:
@@ -232,6 +260,7 @@ def card(runner: FakeRunner) -> ModelCard:
         kv_blocks=runner.kv_blocks,
         tokenizer_json=b"{}",
         chat_template=None,
+        weights_digest=bytes(32).hex(),
     )
 
 
@@ -255,7 +284,8 @@ def main() -> None:
     def fail(_: Batch) -> None:
         raise RuntimeError
 
-    serve(load, path, settings=Settings(check_invariants=True), clock_ns=monotonic_ns)
+    settings = Settings(pool_part=0.25, check_invariants=True)
+    serve(load, path, settings=settings, clock_ns=monotonic_ns)
     sys.exit(EXIT_FAILED)
 
 

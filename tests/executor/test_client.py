@@ -25,8 +25,14 @@ from executor.contract import (
     Message,
     Overview,
     Prefilling,
+    Purge,
+    Purged,
+    Quota,
+    Quotas,
     Ready,
     Report,
+    Revoke,
+    Revoked,
     Submit,
     Terms,
     Update,
@@ -400,3 +406,31 @@ def test_who_looks_at_an_executor_that_goes_or_is_silent_is_told() -> None:
             await client.look()
 
     scripted(test, look_wait_s=0.01)
+
+
+def test_orders_are_answered_by_number_and_quotas_told_to_whoever_comes() -> None:
+    quotas = (Quota(owner="a", part=0.5),)
+
+    async def test(client: SocketExecutor, script: Script) -> None:
+        client.set_quotas(quotas)
+        assert await script.hear() == Quotas(quotas=quotas)
+        first = asyncio.create_task(client.revoke((b"x",), 3))
+        assert await script.hear() == Revoke(number=1, tags=(b"x",), snapshot=3)
+        second = asyncio.create_task(client.purge("a", (b"y",)))
+        assert await script.hear() == Purge(number=2, owner="a", labels=(b"y",))
+        purged = Purged(number=2, entries=4, ended=0, zeroed=True)
+        revoked = Revoked(number=1, entries=2, ended=1, zeroed=True)
+        stray = Revoked(number=9, entries=0, ended=0, zeroed=True)
+        script.say(Report(purged=(purged,), revoked=(stray,)))
+        assert await second == purged
+        script.say(Report(revoked=(revoked,)))
+        assert await first == revoked
+        lost = asyncio.create_task(client.revoke((b"z",), 4))
+        await script.hear()
+        script.hang_up()
+        with pytest.raises(ExecutorLost):
+            await lost
+        with pytest.raises(ExecutorLost, match="no executor"):
+            await client.purge()
+
+    scripted(test)

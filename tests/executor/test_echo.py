@@ -23,6 +23,7 @@ from executor.contract import (
 from executor.echo import EchoExecutor
 from executor.echo_card import IM_END, IM_START, VOCAB_SIZE
 from tests.executor.fakes import job
+from tests.executor.labelled import labelled, scope, tag
 
 TEXT = "Grüße, 世界 🌍\n\tto all!"
 
@@ -299,5 +300,29 @@ def test_who_is_turned_away_leaves_nothing_behind() -> None:
         assert_empty(executor)
         _, last = await answer(executor, job(1, b"ab", max_new_tokens=1))
         assert last.cause is Cause.LENGTH
+
+    run(test)
+
+
+def test_it_keeps_nothing_and_revokes_and_purges_as_one_that_has_nothing() -> None:
+    async def test() -> None:
+        spoken = asyncio.Event()
+
+        async def gate(_: Submit, __: int) -> None:
+            spoken.set()
+            await asyncio.Event().wait()
+
+        executor = EchoExecutor(gate=gate)
+        warm = labelled(1, range(8), scope("doc", 8, pinned=True), warm=True)
+        tokens, last = await answer(executor, warm)
+        assert (tokens, last.cause, last.cached) == ([], Cause.STOP, 0)
+        async with executor.turn(labelled(2, range(8), scope("doc", 8))) as turn:
+            await spoken.wait()
+            answered = await executor.revoke((tag("doc"),), 2)
+            assert (answered.entries, answered.ended, answered.zeroed) == (0, 1, True)
+            assert turn.ended is not None
+            assert turn.ended.cause is Cause.REVOKED
+        assert (await executor.purge()).zeroed
+        assert_empty(executor)
 
     run(test)

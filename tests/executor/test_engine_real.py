@@ -59,6 +59,9 @@ class Small:
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         self.whole.zero_blocks(blocks)
 
+    def are_zero(self, blocks: Sequence[int]) -> bool:
+        return self.whole.are_zero(blocks)
+
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:

@@ -23,10 +23,12 @@ from executor.contract import (
     Gauges,
     Message,
     Overview,
+    Quota,
     Ready,
     Workload,
 )
 from tests.executor.fakes import COMMAND, job
+from tests.executor.labelled import labelled, scope, tag
 
 pytestmark = pytest.mark.slow
 
@@ -278,3 +280,32 @@ def test_it_ends_on_sigterm_and_removes_its_socket() -> None:
             process.wait()
             assert process.stdin is not None
             process.stdin.close()
+
+
+def test_what_is_kept_goes_with_the_process_and_what_is_ordered_is_done() -> None:
+    async def asked(executor: ExecutorProcess) -> Ended:
+        prompt = tuple(range(32)) * 2
+        async with executor.turn(labelled(1, prompt, scope("doc", 64))) as turn:
+            async for _ in turn:
+                pass
+        assert turn.ended is not None
+        return turn.ended
+
+    async def test(executor: ExecutorProcess) -> None:
+        card = await executor.wait_ready(30)
+        assert card.pool_blocks == card.kv_blocks // 4
+        executor.set_quotas((Quota(owner="a", part=1.0),))
+        assert [(await asked(executor)).cached for _ in range(2)] == [0, 48]
+        gone = await executor.revoke((tag("doc"),), 2)
+        assert (gone.entries, gone.zeroed) == (4, True)
+        assert (await asked(executor)).cause is Cause.REVOKED
+        assert executor.pid is not None
+        os.kill(executor.pid, signal.SIGKILL)
+        while executor.restarts == 0:
+            await asyncio.sleep(0.01)
+        await executor.wait_ready(30)
+        assert [(await asked(executor)).cached for _ in range(2)] == [0, 48]  # quotas told again
+        assert (await executor.purge("a")).entries == 4
+        assert executor.gauges.kept_blocks == 0
+
+    supervised(test)

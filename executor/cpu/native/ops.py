@@ -213,6 +213,10 @@ class NativeOps:
         for layer in self.memory:
             layer[which] = 0
 
+    def are_zero(self, blocks: Sequence[int]) -> bool:
+        which = list(blocks)
+        return not any(layer[which].any() for layer in self.memory)
+
 
 def _by_shape(linears: Sequence[object], kind: type[L]) -> Collection[list[L]]:
     """Those of one class, by their widths."""
