@@ -4,8 +4,8 @@ last words included.
 
 What it says: the prompt's tokens without the special ones, then the first of `stop_token_ids`.
 Where there is none (`ignore_eos`), or before `min_tokens`, it starts over, up to `max_new_tokens`.
-A job with a grammar is refused: the echo could not keep it.  It keeps no prefix either, and revokes and
-purges as one that has none.
+A job with a grammar is refused: the echo could not keep it.  It keeps no prefix either, revokes and
+purges as one that has none, and tells of hits what `found` says.
 Its tokenizer is bytes and two special tokens, in a document that `tokenizers` loads (`echo_card`).
 
 Refuses to know: torch, HTTP.  Nothing here sleeps: a test's `gate` says when a token may come.
@@ -49,6 +49,8 @@ _FILLER: Final = ord(".")
 
 Gate = Callable[[Submit, int], Awaitable[None]]
 """Awaited before the k-th token (from 0) of a job; its `request` is the minted number."""
+Found = Callable[[Submit], tuple[int, int]]
+"""What a cache would have had of a job's prompt: `Ended.cached` and `Ended.pinned`."""
 Refuses = Callable[[Submit], Ended | None]
 """Asked before a job gets in line: None, or the last word on it (its `request` is put right)."""
 
@@ -68,11 +70,13 @@ class EchoExecutor:
         gate: Gate | None = None,
         crash_at: int | None = None,
         refuses: Refuses | None = None,
+        found: Found = lambda _: (0, 0),
         clock_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.terms: tuple[Workload, ...] = ()
         self.quotas: tuple[Quota, ...] = ()
         self._refuses = refuses
+        self._found = found
         self._full_card = echo_card(context_tokens=context_tokens, kv_blocks=kv_blocks)
         self._card: ModelCard | None = self._full_card
         self._seqs_max = seqs_max
@@ -230,6 +234,8 @@ class EchoExecutor:
                 device_ns=prefill_ns + decode_ns,
                 detail=detail,
                 displaced=displaced,
+                cached=job.cached,
+                pinned=job.pinned,
             )
         )
         self._drop(job)
@@ -248,7 +254,8 @@ class EchoExecutor:
     async def _speak(self, job: _Job) -> Cause:
         submit, turn = job.job, job.turn
         total = len(submit.prompt)
-        job.prefilled = total
+        job.cached, job.pinned = self._found(submit)
+        job.prefilled = total - job.cached
         self._add(prompt_tokens=total)
         turn.push(Prefilling(request=turn.request, done_tokens=total, total_tokens=total))
         if submit.warm:
@@ -291,7 +298,7 @@ class _Job:
         self.submitted_ns = now_ns
         self.started_ns: int | None = None
         self.first_ns: int | None = None
-        self.prefilled = 0
+        self.prefilled = self.cached = self.pinned = 0
         self.generated = 0
         self.place: int | None = None
         self.task: asyncio.Task[None] | None = None

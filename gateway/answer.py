@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from executor.contract import Cause, Ended, Executor, ExecutorLost, Pace, Submit, Turn, Update
 from gateway.errors import ApiError, invalid, unavailable
+from gateway.live import authorization_revoked
 from gateway.unbroken import unbroken
 
 NORMAL = frozenset({Cause.STOP, Cause.LENGTH})
@@ -178,6 +179,8 @@ def fault(ended: Ended) -> ApiError:
             f"The answer's shape is too costly: {ended.detail}. Simplify it.",
             code="grammar_too_costly",
         )
+    if ended.cause is Cause.REVOKED:
+        return authorization_revoked()
     return unavailable(
         "The model stopped while this answer was running. Try again.", code="executor_lost"
     )

@@ -18,6 +18,7 @@ from gateway.lifecycle import standing_of, usable_models
 from gateway.service_classes import terms_view
 from policies import access
 from policies.facts import Credential, CredentialKind, Limits, Principal
+from policies.price import Charge, Meter
 from tenants.book import Balance, Explanation, UsageRow
 from tenants.directory import BudgetTarget, KeyRecord
 from tenants.scopes import account_of, budget_accounts, dimensions, scope_limits
@@ -178,6 +179,7 @@ def explanation_view(found: Explanation, *, operator: bool) -> dict[str, object]
         "total_ms": rounded_ms(record.total_ns, exact=operator),
         "tokens": {
             "input": record.prompt_tokens,
+            "cached_input": _tokens_of(found.charge, Meter.CACHED_INPUT),
             "output": record.output_tokens,
             "generated": record.generated_tokens,
             "delivered": record.delivered_tokens,
@@ -190,6 +192,10 @@ def explanation_view(found: Explanation, *, operator: bool) -> dict[str, object]
             "preemptions": record.preemptions,
         }
     return view
+
+
+def _tokens_of(charge: Charge | None, meter: Meter) -> int:
+    return 0 if charge is None else sum(x.tokens for x in charge.lines if x.meter is meter)
 
 
 def _stages(

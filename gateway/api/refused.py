@@ -31,14 +31,16 @@ _TEMPLATE = (
 
 _Table = Mapping[str, tuple[tuple[Any, ...], str]]
 
-_EVERYWHERE: _Table = {
-    "cache_salt": ((), _SCOPE),
-    "extra_key": ((), _SCOPE),
+_RETENTION = (
+    "'{name}' is refused: what is kept, where and for how long follows from your plan, never from a value "
+    "in a request. Leave it out; to keep some of your conversations apart, give each a prompt_cache_key."
+)
+
+_EVERYWHERE: dict[str, tuple[tuple[Any, ...], str]] = {
     "chat_template": ((), _TEMPLATE),
     "allowed_token_ids": ((), _NOT_YET),
     "bad_words": (([],), _NOT_YET),
     "include_stop_str_in_output": ((False,), _NOT_YET),
-    "kv_transfer_params": ((), _NOT_YET),
     "length_penalty": ((1, 1.0), _NOT_YET),
     "logits_processors": ((), _NOT_YET),
     "min_length": ((0,), _NOT_YET),
@@ -49,7 +51,35 @@ _EVERYWHERE: _Table = {
     "truncate_prompt_tokens": ((), _NOT_YET),
     "typical_p": ((1, 1.0), _NOT_YET),
     "use_beam_search": ((False,), _NOT_YET),
-} | dict.fromkeys(
+}
+# What decides elsewhere what a cache shares (vLLM, SGLang, TensorRT-LLM, hosts).
+_EVERYWHERE |= dict.fromkeys(
+    (
+        "cache_hash",
+        "cache_key",
+        "cache_namespace",
+        "cache_salt",
+        "cache_scope",
+        "extra_key",
+        "extra_keys",
+        "prompt_cache_isolation_key",
+    ),
+    ((), _SCOPE),
+)
+_EVERYWHERE |= dict.fromkeys(
+    (
+        "bootstrap_room",
+        "bypass_cache",
+        "cached_content",
+        "disable_prefix_cache",
+        "kv_cache_retention_config",
+        "kv_transfer_params",
+        "no_cache",
+        "skip_reading_prefix_cache",
+    ),
+    ((False,), _RETENTION),
+)
+_EVERYWHERE |= dict.fromkeys(
     (
         "ebnf",
         "grammar",

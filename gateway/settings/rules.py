@@ -20,7 +20,6 @@ from gateway.settings.faults import Fault
 from gateway.settings.shape import (
     Audit,
     Budget,
-    Cache,
     Device,
     File,
     Issuer,
@@ -30,7 +29,6 @@ from gateway.settings.shape import (
     Plan,
     Price,
     ServiceClass,
-    Sharing,
     State,
     Webhooks,
 )
@@ -166,16 +164,6 @@ def _budget(budget: Budget, path: str) -> Iterator[Fault]:
         yield Fault(f"{path}.notify_at", "is not rising", "fractions in rising order", "Sort them.")
 
 
-def _cache(cache: Cache, path: str) -> Iterator[Fault]:
-    if cache.sharing is not Sharing.USER:
-        yield not_yet(
-            f"{path}.sharing",
-            "opportunistic sharing between users",
-            '"user"',
-            "Nothing is reused across requests yet.",
-        )
-
-
 def _webhooks(webhooks: Webhooks, path: str) -> Iterator[Fault]:
     if webhooks.url:
         yield not_yet(f"{path}.url", "sending webhooks", '""', "Leave it empty.")
@@ -192,7 +180,6 @@ CHECKS: Mapping[type, Check] = MappingProxyType(
         ServiceClass: rules_classes.service_class,
         Plan: _plan,
         Budget: _budget,
-        Cache: _cache,
         Webhooks: _webhooks,
     }
 )

@@ -299,6 +299,24 @@ def test_a_choice_that_there_is_not_is_answered_with_those_there_are() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "name", ("cache_salt", "extra_key", "cache_key", "prompt_cache_isolation_key", "cache_hash")
+)
+def test_what_is_shared_never_follows_from_a_request_and_it_says_so(name: str) -> None:
+    for call in (chat, completion):
+        error = refusal(call, **{name: "x"})
+        assert (error.status, error.param) == (400, name)
+        assert "follows from your identity and rights" in error.message
+
+
+@pytest.mark.parametrize(
+    "name", ("bypass_cache", "kv_transfer_params", "skip_reading_prefix_cache")
+)
+def test_what_is_kept_follows_from_the_plan_and_it_says_so(name: str) -> None:
+    for call in (chat, completion):
+        assert "follows from your plan" in refusal(call, **{name: True}).message
+
+
 def test_what_is_not_built_yet_says_so_and_what_is_forbidden_says_why() -> None:
     assert refusal(chat, tools=[]).code == "unsupported"
     assert "never" in refusal(chat, cache_salt="x").message
@@ -323,6 +341,8 @@ def test_what_is_not_built_yet_says_so_and_what_is_forbidden_says_why() -> None:
         {"stop": []},
         {"top_logprobs": 0},
         {"prompt_cache_key": "k"},
+        {"prompt_cache_retention": "24h"},
+        {"bypass_cache": False},
         {"parallel_tool_calls": True},
         {"repetition_penalty": 1},
     ),

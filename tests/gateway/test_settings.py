@@ -103,7 +103,6 @@ NOT_YET = [
          "models[0].numerics", "CUDA"),
     Case(DEVICE + 'numerics = "fast"', 'device = "cuda"\nnumerics = "int8"',
          "models[0].numerics", "CUDA"),
-    Case('sharing = "user", ttl_s', 'sharing = "tenant", ttl_s', "plans.pro.cache.sharing", "sharing"),
     Case('url = ""  ', 'url = "https://h/"  ', "webhooks.url", "webhooks"),
 ]  # fmt: skip
 
