@@ -108,7 +108,7 @@ class BlockManager:
 
     def keep(self, block: int) -> None:
         """A block that is held goes to the pool; its holders read on."""
-        assert self._holders[block] > 0
+        assert self._holders[block] == 1
         assert not self._is_kept[block]
         assert self.kept < self.pool, "more is kept than was set aside"
         self._is_kept[block] = 1
@@ -131,15 +131,11 @@ class BlockManager:
         """The first hidden block takes its place, as if it had been computed and kept just now."""
         self._exchange(seq, seq.hidden.pop(0))
 
-    def adopt(self, seq: Sequence, block: int) -> bool:
-        """Read a kept block instead of the next one of its own, in which the same stands.  False: another
-        reads that too."""
+    def adopt(self, seq: Sequence, block: int) -> None:
+        """Read a kept block instead of the next one of its own, in which the same stands."""
         assert self._is_kept[block]
-        if self._holders[seq.blocks[seq.pooled]] > 1:
-            return False
         self._holders[block] += 1
         self._exchange(seq, block)
-        return True
 
     def _exchange(self, seq: Sequence, block: int) -> None:
         spare = seq.blocks[seq.pooled]
@@ -149,6 +145,10 @@ class BlockManager:
         self._dirty.append(spare)
         seq.blocks[seq.pooled] = block
         seq.pooled += 1
+
+    def is_shared(self, block: int) -> bool:
+        """Whether several hold it: one that is not kept stays so, for each of them counts what it holds."""
+        return self._holders[block] > 1
 
     def is_held(self, block: int) -> bool:
         return self._holders[block] > 0

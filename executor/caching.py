@@ -210,15 +210,19 @@ class Trail:
             owner, place = self._caching.owner, self._place(at)
             parent = entries[-1] if entries else None
             entry = self._cache.find(owner, place, parent)
+            if self._blocks.is_shared(seq.blocks[at]):
+                self._open = False
+                return
             if entry is not None:  # another brought the same meanwhile
-                self._open = self._blocks.adopt(seq, entry.block)
+                self._blocks.adopt(seq, entry.block)
                 self._cache.read(entry)
             else:
                 entry = self._cache.keep(owner, place, parent, self._ttls[False], seq.blocks[at])
-                self._open = entry is not None
-                seq.pooled += self._open
-            if entry is not None and self._open:
-                entries.append(entry)
+                if entry is None:
+                    self._open = False
+                    return
+                seq.pooled += 1
+            entries.append(entry)
 
     def _keep_answer(self, seq: Sequence) -> None:
         """What was said and computed has the label of the prompt's end.  Guesses that did not hold lie
@@ -279,6 +283,6 @@ def fault(job: Submit) -> str | None:
         return "what is pinned is always disclosed"
     if not (1 <= caching.idle_ms <= _MS_MAX and 1 <= caching.absolute_ms <= _MS_MAX):
         return f"idle_ms and absolute_ms must be 1 to {_MS_MAX}"
-    if job.warm and (job.grammar is not None or not scopes[0].pinned):
-        return "a warm submit has a pinned scope and no grammar"
+    if job.warm and (job.grammar or job.sibling is not None or not scopes[0].pinned):
+        return "a warm submit has a pinned scope, no grammar and no sibling"
     return None

@@ -112,7 +112,7 @@ class Keeper:
 
     def computed(self, seq: Sequence) -> None:
         """A step computed more of it."""
-        if seq.trail is not None and (seq.hidden or not seq.generated):
+        if seq.trail is not None and seq.computed > seq.pooled * self._blocks.block_tokens:
             seq.trail.keep(seq)
 
     def last_word(self, seq: Sequence, cause: Cause) -> Cause:

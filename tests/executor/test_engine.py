@@ -14,10 +14,12 @@ from executor.settings import Settings
 from tests.executor.fakes import OPTIMIST, FakeRunner, Harness, job, logits_of
 
 
-def greedy(prompt: tuple[int, ...], count: int, vocab_size: int = 32) -> list[int]:
+def greedy(
+    prompt: tuple[int, ...], count: int, vocab_size: int = 32, habits: float = 0.0
+) -> list[int]:
     tokens = list(prompt)
     for _ in range(count):
-        logits = logits_of(tokens, vocab_size)
+        logits = logits_of(tokens, vocab_size, habits)
         tokens.append(max(range(vocab_size), key=lambda i: logits[i]))
     return tokens[len(prompt) :]
 
