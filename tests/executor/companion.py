@@ -95,6 +95,7 @@ class Stage:
     dress: Dress = lambda submit, _: submit
     first: Sequence[Command] = ()
     kv_blocks: int = 128
+    habits: float = 0.0
 
     def trace(self, play: Play, world: World) -> bytes:
         """All that the attacker hears."""
@@ -104,6 +105,7 @@ class Stage:
             kv_blocks=self.kv_blocks,
             context_tokens=CONTEXT_TOKENS,
             vocab_size=VOCABULARY,
+            habits=self.habits,
         )
 
         def before(batch: Batch) -> None:
@@ -228,5 +230,6 @@ class ByContent(Cost):
 
 
 def traces(stage: Callable[[], Stage], play: Play, worlds: Iterable[World]) -> set[bytes]:
-    """One, if nothing of the victims' content gets through.  Every world has an engine of its own."""
+    """One, if nothing of the victims' content gets through.  Every world has an engine of its own.  Compare
+    numbers of them: what an assertion would show of the traces themselves takes minutes to write."""
     return {stage().trace(play, world) for world in worlds}

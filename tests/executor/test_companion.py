@@ -13,8 +13,11 @@ from executor.scheduler.step import Draft
 from executor.sequence import Sequence as Seq
 from executor.settings import Policy, Settings, engine_limits
 from tests.executor.companion import (
+    ATTACKER,
     VOCABULARY,
+    Arrival,
     ByContent,
+    Cost,
     SharedCache,
     Stage,
     candidates_of,
@@ -62,7 +65,8 @@ def test_nothing_of_the_victims_content_reaches_the_attacker(policy: Policy) -> 
     stage = partial(Stage, settings(policy))
     for seed in range(2):
         play = play_of(seed, SECRET, victims=VICTIMS)
-        assert len(traces(stage, play, WORLDS)) == 1
+        heard = len(traces(stage, play, WORLDS))
+        assert heard == 1
 
 
 @pytest.mark.slow
@@ -71,7 +75,8 @@ def test_nothing_does_in_many_plays_on_little_memory(policy: Policy) -> None:
     for seed in range(40):
         stage = partial(Stage, settings(policy, seqs_max=2 + seed % 5), kv_blocks=48)
         play = play_of(100 + seed, SECRET, victims=VICTIMS)
-        assert len(traces(stage, play, WORLDS)) == 1, seed
+        heard = len(traces(stage, play, WORLDS))
+        assert heard == 1, seed
 
 
 def test_the_trace_tells_of_the_victims_shape() -> None:
@@ -89,11 +94,31 @@ def test_the_trace_tells_of_the_victims_shape() -> None:
 def test_the_order_among_dummies_does_not_depend_on_the_victims_secret() -> None:
     play = candidates_of(DUMMIES, "globex/carol")
     found = traces(partial(Stage, settings(seqs_max=2)), play, SECRETS)
-    assert len(found) == 1
+    heard = len(found)
+    assert heard == 1
     assert sorted(ends(found.pop())) == [each.request for each in play if each.prompt is not None]
 
 
 # It can fail
+
+
+class Cheap(Cost):
+    """Rows that cost next to nothing beside the step: guesses pay."""
+
+    def of_row(self, start: int, tokens: Sequence[int]) -> int:
+        return 2_000 * len(tokens)
+
+
+def test_guesses_tell_how_repetitive_a_text_is() -> None:
+    """A channel that is known and left open (THREATS.md); off, it is closed."""
+    victim = Arrival(1, 0, "globex/carol", 30, 100)
+    asks = [
+        Arrival(2 + at, 20_000_000 * (at + 1), ATTACKER, 8, 8, tuple(range(8))) for at in range(5)
+    ]
+    for speculation in (False, True):
+        stage = partial(Stage, settings(speculation=speculation), cost=Cheap(), habits=8.0)
+        heard = len(traces(stage, [victim, *asks], WORLDS))
+        assert (heard > 1) is speculation
 
 
 @pytest.mark.parametrize("cost", (SharedCache, ByContent))
@@ -102,7 +127,8 @@ def test_computing_that_depends_on_content_is_caught(cost: type[SharedCache | By
         return Stage(settings(), cost=cost())
 
     play = play_of(0, SECRET, victims=VICTIMS)
-    assert len(traces(stage, play, WORLDS)) > 1
+    heard = len(traces(stage, play, WORLDS))
+    assert heard > 1
 
 
 def test_an_order_by_content_is_caught_by_the_order_alone() -> None:
