@@ -23,7 +23,7 @@ from executor.inbox import Gone
 from executor.scheduler.protocol import Scheduler
 from executor.sequence import Sequence as Seq
 from executor.settings import Settings
-from tests.executor.fakes import FakeRunner, job
+from tests.executor.fakes import COMPUTES, FakeRunner, job
 
 STEP_NS: Final = 2_000_000
 TOKEN_NS: Final = 100_000
@@ -118,7 +118,12 @@ class Stage:
 
         runner.before = before
         engine = Engine(
-            runner, take, clock_ns=clock, settings=self.settings, scheduler=self.scheduler
+            runner,
+            take,
+            clock_ns=clock,
+            settings=self.settings,
+            scheduler=self.scheduler,
+            computes=COMPUTES,
         )
         inbox.extend((OWNER, command) for command in self.first)
         to_come = deque(sorted(play, key=lambda each: each.at_ns))
@@ -166,6 +171,16 @@ def random_world(seed: int) -> World:
 def echoing(words: Tokens) -> World:
     """Every victim says what the attacker will say, as far as its shape goes."""
     return lambda each: (words * (each.shape // len(words) + 1))[: each.shape]
+
+
+def saying_once(words: Tokens, play: Play, seed: int) -> World:
+    """Each victim says `words` in its longest request and is random in the others: so what it reuses of its
+    own is that of a random world, nothing.  (That a victim repeats itself saves time, which others feel as
+    less load: with a cache that belongs to the shape.)"""
+    victims = sorted((each for each in play if each.prompt is None), key=lambda each: each.shape)
+    said = set({each.who: each.request for each in victims}.values())
+    echo, other = echoing(words), random_world(seed)
+    return lambda each: echo(each) if each.request in said else other(each)
 
 
 def monotone(each: Arrival) -> Tokens:
