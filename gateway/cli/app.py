@@ -19,6 +19,7 @@ from gateway.cli import (
     doctor,
     explain,
     plan,
+    registered,
     scheduling,
     serve,
 )
@@ -69,6 +70,8 @@ for name, group, says in (
     ("tenant", accounts.tenants, "Tenants: list, suspend, resume."),
     ("budget", accounts.budgets, "Budgets: set, show."),
     ("usage", accounts.usage, "What was used and what it cost."),
+    ("document", registered.documents, "Documents: add, list, grant, revoke, delete."),
+    ("template", registered.templates, "Prompt templates: add, list, delete."),
     ("audit", audit.audit, "The audit log, and the audits."),
 ):
     app.add_typer(group, name=name, help=says, no_args_is_help=True)

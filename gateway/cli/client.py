@@ -62,6 +62,10 @@ class Server:
     def delete(self, path: str) -> Any:
         return self._ask("DELETE", path, None, None)
 
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        given = {name: value for name, value in body.items() if value is not None}
+        return self._ask("PATCH", path, None, given)
+
     def open(self, timeout_s: float = TIMEOUT_S) -> httpx2.Client:
         """For whoever streams.  The caller closes it."""
         host = host_of(self.url)
