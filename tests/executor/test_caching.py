@@ -27,6 +27,7 @@ from executor.cost import Rates, StepTimes
 from executor.scheduler.protocol import Charge
 from executor.sequence import Sequence
 from executor.settings import Policy
+from policies.scope.chain import Chain, ScopeKey
 from policies.scope.residency import Hit, Source, disclosed_tokens
 from tests.executor.fakes import COMPUTES, FREE, Clock, FakeRunner, Harness, job
 from tests.executor.labelled import (
@@ -70,9 +71,9 @@ def warm(request: int, owner: str = "a", **fields: object) -> Submit:
     return labelled(request, DOC, doc, owner=owner, warm=True, **fields)
 
 
-def unlike(request: int, n: int) -> Submit:
+def unlike(request: int, n: int, owner: str = "a") -> Submit:
     """A prompt of four full blocks like no other."""
-    return labelled(request, tuple((n + 7 * at) % 32 for at in range(17)))
+    return labelled(request, tuple((n + 7 * at) % 32 for at in range(17)), owner=owner)
 
 
 # What is found
@@ -208,19 +209,22 @@ def test_what_computes_is_in_every_value(other: dict[str, object]) -> None:
     assert not values(house_of()) & values(there)
 
 
-def collide(house: Harness) -> None:
-    """As if all chain values of as many blocks were the same: keys and hashes say nothing."""
-    from policies.scope import chain
+def collide(patch: pytest.MonkeyPatch, *, words: bool = False) -> None:
+    """As if the values of all blocks at one place were the same, or of all with the same `words`: keys and
+    what came before say nothing."""
 
     def extend(
-        self: chain.Chain, _: chain.ScopeKey, tokens: tuple[int, ...]
-    ) -> tuple[chain.Chain, tuple[bytes, ...]]:
-        ends = range(self.position, self.position + len(tokens), self.block_tokens)
-        return replace(self, position=self.position + len(tokens)), tuple(
-            end.to_bytes(32) for end in ends
-        )
+        self: Chain, _: ScopeKey, tokens: tuple[int, ...]
+    ) -> tuple[Chain, tuple[bytes, ...]]:
+        size = self.block_tokens
+        starts = range(0, len(tokens), size)
+        values = [
+            tag(str(tokens[at : at + size])) if words else (self.position + at).to_bytes(32)
+            for at in starts
+        ]
+        return replace(self, position=self.position + len(tokens)), tuple(values)
 
-    house.patched.setattr(chain.Chain, "extend", extend)  # type: ignore[attr-defined]
+    patch.setattr(Chain, "extend", extend)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +240,8 @@ def collide(house: Harness) -> None:
 def test_where_values_collide_the_rest_is_compared(
     asked: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    collide(monkeypatch)
     house = house_of()
-    house.patched = monkeypatch  # type: ignore[attr-defined]
-    collide(house)
     ask(house, labelled(1, PROMPT))
     assert ask(house, asked) == 0
     assert house.tokens(2) == greedy(asked.prompt, 1)
@@ -246,13 +249,14 @@ def test_where_values_collide_the_rest_is_compared(
 
 
 def test_a_block_after_another_parent_is_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    collide(monkeypatch, words=True)
     house = house_of()
-    house.patched = monkeypatch  # type: ignore[attr-defined]
-    collide(house)
-    ask(house, labelled(1, PROMPT))
-    other = (*PROMPT[:4], 9, *PROMPT[5:])
-    assert ask(house, labelled(2, other)) == 4
-    assert house.tokens(2) == greedy(other, 1)
+    other = (9, *PROMPT[1:])
+    for n in (1, 2):
+        assert ask(house, labelled(n, PROMPT)) == 16 * (n - 1)
+    for n in (3, 4):
+        assert ask(house, labelled(n, other)) == 4 * (n - 3)  # its second block is the first one's
+        assert house.tokens(n) == greedy(other, 1)
 
 
 # P4: what is registered
@@ -359,13 +363,14 @@ def test_without_a_pool_a_registration_is_refused() -> None:
 # P5: whose room
 
 
-def test_no_owner_evicts_anothers() -> None:
+@pytest.mark.parametrize(("mine", "theirs"), (("a", "b"), ("b", "a")))
+def test_no_owner_evicts_anothers(mine: str, theirs: str) -> None:
     house = house_of()
-    ask(house, labelled(1, PROMPT, owner="b"))
+    ask(house, labelled(1, PROMPT, owner=theirs))
     for n in range(2, 12):
-        ask(house, unlike(n, n))
+        ask(house, unlike(n, n, owner=mine))
     assert house.engine.gauges.cache_evictions > 0
-    assert ask(house, labelled(20, PROMPT, owner="b")) == 16
+    assert ask(house, labelled(20, PROMPT, owner=theirs)) == 16
 
 
 def test_a_quota_is_never_exceeded() -> None:

@@ -8,17 +8,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
 
 from executor.batch import Batch, Row, Runner
 from executor.choice import Ask, Choice
-from executor.contract import Cause, Gauges, Logprob, Sampling, Submit, TokenLogprobs
+from executor.contract import (
+    Cause,
+    Emitted,
+    Gauges,
+    Logprob,
+    Purge,
+    Quota,
+    Quotas,
+    Sampling,
+    Submit,
+    TokenLogprobs,
+)
 from executor.cost import PESSIMIST, StepTimes
 from executor.model_runner import load
 from executor.settings import Settings
 from tests.executor.fakes import FREE, GREEDY, Clock, Harness, job
+from tests.executor.labelled import labelled
 from tests.executor.test_guesses import said
 from tests.models import write_tiny_llama
 
@@ -163,3 +176,28 @@ def test_fifteen_scenarios(runner: Runner) -> None:
     assert sum(each.preemptions for each in seen) > 5
     assert sum(each.accepted_tokens for each in seen) > 20
     assert sum(each.drafted_tokens - each.accepted_tokens for each in seen) > 20
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_an_answer_after_a_hit_is_the_same_bit_for_bit(runner: Runner, sampling: Sampling) -> None:
+    """A prompt of two full blocks and some, computed, found, and found while another runs beside it."""
+    house = Harness(model=runner, settings=Settings(pool_part=0.5, check_invariants=True))
+    house.order(Quotas(quotas=(Quota(owner="a", part=1.0, pinned=0.0),)))
+    prompt = [3 + (13 * at) % 290 for at in range(75)]
+    told = msgspec.structs.replace(sampling, top_logprobs=3)
+    heard = []
+    for n in (1, 2, 3):
+        if n == 3:
+            house.submit(job(9, prompt[:40], max_new_tokens=30))
+        house.submit(labelled(n, prompt, max_new_tokens=12, sampling=told))
+        house.run()
+        said = [each for each in house.heard[0, n] if isinstance(each, Emitted)]
+        heard.append(
+            ([t for each in said for t in each.tokens], [p for e in said for p in e.logprobs])
+        )
+    assert [house.ended(n).cached for n in (1, 2, 3)] == [0, 64, 64]
+    assert heard[0] == heard[1] == heard[2]
+    house.order(Purge(number=1))
+    house.step()
+    assert (house.answers[0].entries, house.answers[0].zeroed) == (2, True)
+    assert runner.are_zero(range(runner.kv_blocks))
