@@ -34,7 +34,7 @@ from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.models_store import ModelMissing, fetch
 from gateway.promises import Promises
-from gateway.recording import AuditGauges, ensure_secrets, open_audit
+from gateway.recording import AuditGauges, AuditUnusable, ensure_secrets, open_audit
 from gateway.registering import open_permission, registered_texts
 from gateway.reload import reload
 from gateway.service_classes import ServiceClasses
@@ -77,6 +77,7 @@ def run(settings: Settings) -> int:
         BookFault,
         AuditLocked,
         AuditCorrupt,
+        AuditUnusable,
         ModelMissing,
     ) as why:
         sys.stderr.write(f"lockgate: {why}\n")

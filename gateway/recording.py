@@ -19,6 +19,10 @@ from security.keyring import Keyring
 from security.keyring_tenants import SecretGone, TenantSecrets
 
 
+class AuditUnusable(Exception):
+    """A folder of the audit log cannot be used.  The message says what to do."""
+
+
 def audit_folders(settings: Settings) -> tuple[Path, ...]:
     """At least one; the first is where a reader looks first."""
     return settings.audit.dirs or (settings.state.dir / "audit",)
@@ -27,14 +31,21 @@ def audit_folders(settings: Settings) -> tuple[Path, ...]:
 def open_audit(
     settings: Settings, keyring: Keyring, clock_ms: Callable[[], int], log: Callable[..., None]
 ) -> AuditLog:
-    """Raises AuditLocked, AuditCorrupt, OSError.  Blocks: a directory that was behind is copied."""
+    """Raises AuditLocked, AuditCorrupt, AuditUnusable.  Blocks: a directory that was behind is copied."""
     folders = audit_folders(settings)
 
     def report(change: Changed) -> None:
         event = "audit.sink_back" if change.reason is None else "audit.sink_lost"
         log(event, path=str(folders[change.sink]), reason=change.reason, count=change.lacks)
 
-    return AuditLog.open(folders, keys=AuditKeys.of(keyring), clock_ms=clock_ms, report=report)
+    try:
+        return AuditLog.open(folders, keys=AuditKeys.of(keyring), clock_ms=clock_ms, report=report)
+    except OSError as why:
+        where = why.filename or ", ".join(map(str, folders))
+        raise AuditUnusable(
+            f"The audit log cannot be kept in {where}: {why.strerror or why}. Mend that, or take the "
+            "folder out of [audit] dirs: then it is no part of the log any more."
+        ) from why
 
 
 async def ensure_secrets(secrets: TenantSecrets, tenants: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.api.health import behind
 from gateway.cli import main
-from gateway.recording import AuditGauges, audit_folders, open_audit
+from gateway.recording import AuditGauges, AuditUnusable, audit_folders, open_audit
 from gateway.settings import development
 from gateway.settings.load import with_state_dir
 from gateway.settings.shape import Audit
@@ -68,6 +68,17 @@ def test_a_directory_that_falls_behind_is_in_the_log_ready_and_metrics(tmp_path:
     log.append_blocking(AuditEvent(kind="test.record"))
     log.close()
     assert said[0] == ("audit.sink_lost", {"path": str(tmp_path / "b"), "reason": "OSError", "count": 0})  # fmt: skip
+
+
+def test_a_folder_that_cannot_be_used_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    settings = msgspec.structs.replace(
+        development(state_dir=tmp_path),
+        audit=Audit(dirs=(tmp_path / "a", tmp_path / "file" / "b")),
+    )
+    keyring = open_keyring(tmp_path / "root.key")
+    with pytest.raises(AuditUnusable, match=r"file/b: Not a directory\. .* \[audit\] dirs"):
+        open_audit(settings, keyring, lambda: 1000, lambda *_: None)
 
 
 def test_a_person_is_named_by_the_tenants_secret_and_by_nothing_once_it_is_shredded(
