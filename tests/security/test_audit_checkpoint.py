@@ -78,6 +78,15 @@ def test_every_changed_character_of_a_note_is_seen() -> None:
         assert read_note(changed, PUBLIC) is None
 
 
+def test_one_signature_has_one_writing() -> None:
+    """The last digit carries bits that decode to nothing."""
+    digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    signature = NOTE.split()[-1]
+    twin = signature[:-2] + digits[digits.index(signature[-2]) ^ 1] + "="
+    assert base64.b64decode(twin) == base64.b64decode(signature)
+    assert read_note(NOTE.replace(signature, twin), PUBLIC) is None
+
+
 def test_only_its_signer_can_have_signed_it() -> None:
     assert read_note(STRANGER.note(POINT.text()), PUBLIC) is None
     named = PublicKey("another", PUBLIC.raw)

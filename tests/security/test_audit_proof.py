@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import security
-from security.audit import AuditEvent, AuditUnavailable
-from security.audit_checkpoint import read_note
+from security.audit import AuditEvent, AuditUnavailable, encode
+from security.audit_chain import Link, leaf
+from security.audit_checkpoint import Checkpoint, read_note
 from security.audit_proof import Proof, decode_proof, encode_proof, holds, last_note, prove
 from security.audit_signer import Signer
 from security.audit_verify import main, verify
@@ -73,6 +74,12 @@ def test_a_log_that_is_not_the_checkpoints_proves_nothing(tmp_path: Path) -> Non
     assert prove(tmp_path, 1, note) is None
     assert prove(tmp_path, 9, note) is None
     assert prove(tmp_path, 1, "no note") is None
+
+
+def test_a_record_that_says_another_number_than_its_place(tmp_path: Path) -> None:
+    line, _ = encode(EVENT, 5, Link(7), AUDIT_KEYS.mac)
+    point = Checkpoint("ab" * 16, 1, leaf(line), 5)
+    assert not holds(Proof(AUDIT_KEYS.signer.note(point.text()), 0, line, ()), PUBLIC)
 
 
 @pytest.mark.parametrize("value", (None, [], {}, {"checkpoint": "", "index": True, "proof": "", "record": ""}, {"checkpoint": "", "index": 1, "proof": "AA==", "record": ""}, {"checkpoint": "", "index": 1, "proof": "", "record": "a\nb"}, {"checkpoint": "", "index": 1, "proof": "", "record": "é"}))  # fmt: skip
