@@ -181,6 +181,8 @@ def fault(ended: Ended) -> ApiError:
         )
     if ended.cause is Cause.REVOKED:
         return authorization_revoked()
+    if ended.cause is Cause.QUOTA:  # of what is computed beforehand; no client asks for that
+        return ApiError(403, "permission_error", "cache_full", "It is not kept: there is no room.")
     return unavailable(
         "The model stopped while this answer was running. Try again.", code="executor_lost"
     )

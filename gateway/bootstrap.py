@@ -39,6 +39,7 @@ from gateway.registering import open_permission, registered_texts
 from gateway.reload import reload
 from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
+from gateway.warming import Warming
 from gateway.withdrawal import withdrawn
 from policies.price import PriceList
 from security import api_keys
@@ -296,6 +297,8 @@ async def opened(
         await enforce(house, cache_terms(settings))
         housekeeping = asyncio.create_task(keep_house(house))
         stack.push_async_callback(_cancelled, housekeeping)
+        warming = asyncio.create_task(Warming(request_ids()).keep(house))
+        stack.push_async_callback(_cancelled, warming)
         yield house, development
 
 

@@ -50,6 +50,7 @@ class Job:
     retry_key: bytes | None = None
     scoping: Scoping | None = None
     end_user: str | None = None
+    warm: bool = False  # computes registered text beforehand, and says nothing
 
     @property
     def n(self) -> int:
@@ -80,6 +81,7 @@ class Job:
                 sampling=self.samplings[index % self.n],
                 grammar=self.grammar,
                 part=index > 0,
+                warm=self.warm,
                 retry_key=None if index else self.retry_key,
                 caching=cachings[index // self.n] if cachings else None,
             )
@@ -151,6 +153,8 @@ class Case:
         for index, each in self.ended.items():
             prompt = index // self.job.n  # of siblings that one counts which prefilled most
             inputs[prompt] = max(inputs.get(prompt, (0, 0)), (each.prefilled, each.cached))
+        if self.job.warm:
+            return Meters(cache_write=sum(prefilled for prefilled, _ in inputs.values()))
         return Meters(
             input=sum(prefilled for prefilled, _ in inputs.values()),
             cached_input=sum(

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from executor.contract import Submit
+from executor.contract import Caching, Submit
 from gateway.answer import Answer
 from gateway.case import Case, Job
 from gateway.errors import from_deny, unavailable
@@ -263,7 +263,7 @@ def submits_of(house: House, grant: Grant, hold: Hold, share: tuple[str, float])
     rights of this moment."""
     dims = grant.dims
     tenant = house.pseudonym(dims.tenant)
-    cachings = house.caches.decided(grant.who, grant.job.scoping, house.clock.monotonic_ns())
+    cachings = cachings_of(house, grant)
     return [
         msgspec.structs.replace(
             each,
@@ -275,6 +275,19 @@ def submits_of(house: House, grant: Grant, hold: Hold, share: tuple[str, float])
         )
         for each in grant.job.submits(grant.sized.max_output_tokens, cachings)
     ]
+
+
+def cachings_of(house: House, grant: Grant) -> tuple[Caching, ...]:
+    job, now_ns = grant.job, house.clock.monotonic_ns()
+    if not job.warm:
+        return house.caches.decided(grant.who, job.scoping, now_ns)
+    assert job.reads is not None
+    assert job.scoping is not None
+    decision = allowed(house.registered.permission.to_read(grant.who, job.reads))
+    pinned = house.caches.registered(grant.dims.tenant, decision, job.scoping, now_ns)
+    if pinned is None:  # the plan has lost its cache meanwhile
+        raise from_deny(Deny(Reason.FORBIDDEN))
+    return (pinned,)
 
 
 def expires_in_ms(house: House, who: Principal) -> int | None:

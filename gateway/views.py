@@ -235,6 +235,7 @@ def _numbers(rows: Sequence[UsageRow], *, cost: bool) -> dict[str, object]:
         "estimated": sum(row.estimated for row in rows),
         "input_tokens": sum(row.input_tokens for row in rows),
         "cached_input_tokens": sum(row.cached_input_tokens for row in rows),
+        "cache_write_tokens": sum(row.cache_write_tokens for row in rows),
         "output_tokens": sum(row.output_tokens for row in rows),
         "nano_usd": money,
         "usd": usd(money),
