@@ -1,4 +1,4 @@
-"""`python -m tests.bench isolation`: what it costs to key a prompt's blocks.
+"""`python -m tests.bench isolation`: what it costs to key, find and keep a prompt's blocks.
 
 The chain of a long prompt, alone and beside the same blocks hashed without a key, and what a request
 adds before it: keys, tags and covers of its labels, the context's digest.  Processor time of one
@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from executor.block_manager import BlockManager
+from executor.contract import Cause, Quota, Quotas
+from executor.keeper import Keeper
+from executor.scheduler.protocol import Chunk
+from executor.sequence import Sequence as Sequence_
 from policies.scope import labels
 from policies.scope.blocks import Segment, rising
 from policies.scope.chain import begin
@@ -27,6 +33,8 @@ from tests.bench.machine import this_machine
 from tests.bench.options import print_json, say
 from tests.bench.server import REPOSITORY
 from tests.bench.show import columns
+from tests.executor.fakes import COMPUTES
+from tests.executor.labelled import labelled
 
 SHARED_BLOCKS = 2 + 8 + 64
 
@@ -114,6 +122,56 @@ def figures(tokens: int, block_tokens: int, rounds: int) -> list[Figure]:
         ),
         _timed("covers of these", lambda: [keys.covers(each) for each in parts], rounds),
         _timed("context's digests", lambda: (asked.digest(), context.digest()), rounds),
+        *kept(ids, block_tokens, rounds),
+    ]
+
+
+def kept(ids: Sequence[int], block_tokens: int, rounds: int) -> list[Figure]:
+    """What the executor does with a prompt: find nothing, keep all of it (evicting as much), find and compare
+    all of it, let go of it."""
+    count = len(ids) // block_tokens
+    blocks = BlockManager(2 * count + 2, block_tokens, lambda _: None, count + 1)
+    keeper = Keeper(blocks, COMPUTES, lambda _: True)
+    keeper.order(0, Quotas(quotas=(Quota(owner="a", part=1.0, pinned=0.0),)))
+    list(keeper.obey((), lambda _: None))
+    turn = itertools.count(1)
+
+    def request(prompt: Sequence[int]) -> Sequence_:
+        job = labelled(next(turn), prompt)
+        seq = Sequence_((0, job.request), job, job.request, 0)
+        keeper.file(seq)
+        return seq
+
+    def run(seq: Sequence_) -> None:
+        found = seq.found(block_tokens).blocks
+        keeper.take(Chunk(seq, len(seq.tokens) - found * block_tokens, found))
+        blocks.allocate(seq, len(seq.tokens))
+        seq.advance(len(seq.tokens) - seq.computed)
+        keeper.computed(seq)
+
+    def fresh() -> None:
+        """Keys included."""
+        at = next(turn)
+        seq = request([at, *ids[1:]])
+        run(seq)
+        keeper.release(seq, Cause.ABORTED)
+        blocks.scrub()
+
+    same = request(ids)
+    run(same)
+    keeper.release(same, Cause.ABORTED)
+    again = request(ids)
+    again.found(block_tokens)
+
+    def look_again() -> None:
+        assert again.trail is not None
+        again.trail._matched.clear()
+        again.found(block_tokens)
+
+    return [
+        _timed("looking all of it up again, each block compared", look_again, rounds),
+        _timed("the same when nothing ended since", lambda: again.found(block_tokens), rounds),
+        _timed("keys, a look in vain, keeping all and evicting as much", fresh, rounds),
     ]
 
 
