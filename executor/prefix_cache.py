@@ -21,6 +21,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
+from math import isfinite
 from typing import Final
 
 from executor.block_manager import BlockManager
@@ -110,13 +111,13 @@ class PrefixCache:
         """New quotas, by configuration alone.  What ended for them: the longest at rest first, then
         whatever is left."""
         named = {each.owner: each for each in quotas}
-        scale = 1 / max(1.0, sum(each.part for each in named.values()))
+        scale = 1 / max(1.0, sum(_at_least_0(each.part) for each in named.values()))
         for owner in self._owners.values():
             owner.kept_max = owner.pinned_max = 0
         for name, quota in named.items():
             owner = self._owners.setdefault(name, Owner())
-            whole = int(quota.part * scale * self._blocks.pool)
-            owner.pinned_max = int(quota.pinned * whole)
+            whole = int(_at_least_0(quota.part) * scale * self._blocks.pool)
+            owner.pinned_max = int(min(1.0, _at_least_0(quota.pinned)) * whole)
             owner.kept_max = whole - owner.pinned_max
         ended: list[Entry] = []
         for owner in self._owners.values():
@@ -357,6 +358,11 @@ class PrefixCache:
             assert not each.ended or self._blocks.is_held(each.block)
             assert each.parent is None or each.ended or not each.parent.ended
         assert self.pinned == sum(owner.pinned for owner in self._owners.values())
+
+
+def _at_least_0(part: float) -> float:
+    """What is no part is none."""
+    return part if isfinite(part) and part > 0 else 0.0
 
 
 def _covers(under: dict[Entry, None]) -> tuple[bytes, ...]:

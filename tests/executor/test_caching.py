@@ -392,6 +392,15 @@ def test_parts_over_one_are_scaled_alike_and_who_is_not_named_keeps_nothing() ->
     assert house.engine.gauges.kept_blocks == 0
 
 
+@pytest.mark.parametrize("part", (float("nan"), float("inf"), -1.0))
+def test_what_is_no_part_is_none(part: float) -> None:
+    house = house_of(Quota(owner="a", part=part), Quota(owner="b", part=1.0, pinned=part))
+    house.step()
+    owners = house.engine.keeper.cache._owners
+    assert (owners["a"].kept_max, owners["a"].pinned_max) == (0, 0)
+    assert (owners["b"].kept_max, owners["b"].pinned_max) == (32, 0)
+
+
 def test_a_smaller_quota_is_obeyed_at_once() -> None:
     house = house_of()
     house.submit(warm(1))
