@@ -205,9 +205,14 @@ def judge(rows: Sequence[Result]) -> tuple[Outcome, str]:
     if leaks := by_state[State.LEAKS]:
         return Outcome.FAIL, f"What one scope left was reused in another: {', '.join(leaks)}."
     if unproven := by_state[State.UNPROVEN]:
+        ask = (
+            "Is there room to keep what is registered?"
+            if by_state[State.HOLDS]
+            else "Is the cache on?"
+        )
         return Outcome.INCONCLUSIVE, (
             f"Nothing is reused even within one scope ({', '.join(unproven)}), so 'no reuse' across scopes "
-            "proves nothing. Is the cache on?"
+            f"proves nothing. {ask}"
         )
     if absent := by_state[State.NOT_AVAILABLE]:
         return Outcome.INCONCLUSIVE, f"Not available on this server: {', '.join(absent)}."

@@ -154,5 +154,5 @@ def _shown(row: Result) -> dict[str, Any]:
         "state": row.state.value,
         "same_scope_reused": same,
         "other_scope_reused": other,
-        "remark": " ".join(filter(None, (row.held_by, row.remark))),
+        "remark": row.held_by or row.remark,
     }
