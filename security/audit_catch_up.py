@@ -47,6 +47,8 @@ def catch_up(files: Files, source: Path, upto: Place, key: bytes) -> None:
 
 def _copy_segment(files: Files, start: int, path: Path, end: int, key: bytes) -> None:
     if start != files.place.segment:
+        if start != files.place.head.link.count:  # else the target would have a gap, too
+            raise SourceBroken(f"{path} does not follow record {files.place.head.link.count - 1}")
         _write(files, replace(files.place, segment=start, size=0), key)
     with path.open("rb") as file:
         file.seek(files.place.size)

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from security.audit import AuditUnavailable
+from security.audit_catch_up import SourceBroken, catch_up
+from security.audit_chain import Head
 from security.audit_checkpoint import CHECKPOINT_FILE
+from security.audit_files import Files, Place
 from security.audit_log import AuditLog, Tuning
 from security.audit_sinks import Changed
 from security.audit_start import AuditCorrupt
 from security.audit_verify import first_difference, verify
-from security.audit_walk import HEAD_FILE, segments
+from security.audit_walk import HEAD_FILE, read_head, segments
 from tests.security.audit_kit import (
     EVENT,
     QUICK,
@@ -275,3 +278,45 @@ def test_files_exchanged_between_directories_at_different_ends(one: Path, two: P
                 (folder / each).write_bytes(whole)
     assert verify(one, KEY).ok
     assert verify(two, KEY).ok
+
+
+def test_a_copy_in_many_pieces_is_the_whole(
+    one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("security.audit_catch_up.PIECE_BYTES", 400)
+    write(one, 12, segment_bytes=1500)
+    opened(one, two).close()
+    alike(one, two)
+
+
+def test_a_log_that_was_changed_before_its_last_segment_is_not_copied(one: Path, two: Path) -> None:
+    """A start reads the last segment alone, a copy reads all."""
+    write(one, 12, segment_bytes=900)
+    path = segments(one)[0][1]
+    whole = path.read_bytes()
+    for data in (whole.replace(b'"count":1,', b'"count":9,'), b""):
+        path.write_bytes(data)
+        with pytest.raises(AuditCorrupt, match="changed from outside"):
+            opened(one, two)
+    path.write_bytes(whole)
+    opened(one, two).close()
+    alike(one, two)
+
+
+@pytest.mark.parametrize("name", ("audit", "checkpoints"))
+def test_a_source_that_ends_too_early_is_no_source(name: str, one: Path, two: Path) -> None:
+    write(one, 3)
+    source, target = Files.lock(one, QUICK), Files.lock(two, QUICK)
+    place = Place(decode(one), 0, segments(one)[0][1].stat().st_size, (one / CHECKPOINT_FILE).stat().st_size)  # fmt: skip
+    path = segments(one)[0][1] if name == "audit" else one / CHECKPOINT_FILE
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0] if name == "audit" else b"")
+    with pytest.raises(SourceBroken, match=r"ends before|was cut off"):
+        catch_up(target, one, place, KEY)
+    source.close()
+    target.close()
+
+
+def decode(folder: Path) -> Head:
+    head = read_head(folder, KEY)
+    assert head is not None
+    return head
