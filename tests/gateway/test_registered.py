@@ -82,6 +82,7 @@ async def in_states(home: Inhouse) -> dict[str, str]:
     return ids
 
 
+@pytest.mark.slow
 def test_what_is_not_for_somebody_looks_alike_by_every_route(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         ids = await in_states(home)
@@ -199,6 +200,7 @@ def test_an_owner_a_reader_and_an_administrator_see_what_is_theirs(tmp_path: Pat
     lived(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_groups_and_roles_read_by_the_issuer_that_says_so(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice = home.caller()
@@ -214,6 +216,7 @@ def test_groups_and_roles_read_by_the_issuer_that_says_so(tmp_path: Path) -> Non
     lived(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_the_widest_list_is_read_first_and_each_document_once(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice = home.caller()
@@ -238,6 +241,7 @@ def test_the_widest_list_is_read_first_and_each_document_once(tmp_path: Path) ->
     lived(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_a_list_has_pages_and_shows_what_may_be_read(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice, bob = home.caller(), home.caller("acme/bob")
@@ -286,6 +290,7 @@ BAD: tuple[tuple[object, str | None], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_what_is_no_document_is_refused_by_name(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice = home.caller()
@@ -307,6 +312,7 @@ def test_what_is_no_document_is_refused_by_name(tmp_path: Path) -> None:
     lived(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_a_plan_says_how_many_and_how_long(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice = home.caller()
@@ -325,6 +331,7 @@ def test_a_plan_says_how_many_and_how_long(tmp_path: Path) -> None:
     lived(tmp_path, story, plan=replace(PLAN, documents=3, document_tokens=20))
 
 
+@pytest.mark.slow
 def test_versions_grow_one_at_a_time_under_concurrency(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice = home.caller()
@@ -345,6 +352,7 @@ def test_versions_grow_one_at_a_time_under_concurrency(tmp_path: Path) -> None:
     lived(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_nothing_that_is_registered_lies_anywhere_in_the_clear(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice = home.caller()
@@ -381,6 +389,7 @@ def on_disk(folder: Path) -> bytes:
     return b"".join(each.read_bytes() for each in folder.rglob("*") if each.is_file())
 
 
+@pytest.mark.slow
 def test_a_template_is_its_tenants_and_the_operators_everybodys(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         admin, alice, carol = (home.caller(n) for n in ("acme/admin", "acme/alice", "globex/carol"))
@@ -424,6 +433,7 @@ def test_a_template_is_its_tenants_and_the_operators_everybodys(tmp_path: Path) 
     lived(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_a_template_keeps_its_versions_and_loses_all_at_once(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         admin, alice = home.caller("acme/admin"), home.caller()
@@ -445,6 +455,7 @@ def test_a_template_keeps_its_versions_and_loses_all_at_once(tmp_path: Path) -> 
     lived(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_versions_of_a_template_have_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from tests.gateway.inhouse import CHAT, MODEL, Exchange, Inhouse, inhouse
 from tests.gateway.test_line import Hold, lived
 from tests.gateway.test_registered import DOCS, TMPLS, ask, do, register, said, sharing
 
+LATER = ("rewrite", "suspend", "template")
 BOB = {"users": [{"subject": "bob"}]}
 
 
@@ -83,6 +84,7 @@ def test_a_narrowed_list_ends_who_lost_by_it_and_answers_afterwards(tmp_path: Pa
     lived(tmp_path, story, echo=echo)
 
 
+@pytest.mark.slow
 def test_a_list_that_grows_takes_nothing_from_who_reads(tmp_path: Path) -> None:
     gate = Hold(free=2)
     echo = Telling(gate)
@@ -102,7 +104,9 @@ def test_a_list_that_grows_takes_nothing_from_who_reads(tmp_path: Path) -> None:
     lived(tmp_path, story, echo=echo)
 
 
-@pytest.mark.parametrize("how", ("delete", "rewrite", "expire", "suspend", "template"))
+@pytest.mark.parametrize(
+    "how", ("delete", "expire", *(pytest.param(how, marks=pytest.mark.slow) for how in LATER))
+)
 def test_whatever_ends_a_right_ends_its_readers(tmp_path: Path, how: str) -> None:
     gate = Hold(free=2)
     echo = Telling(gate)
@@ -145,6 +149,7 @@ def test_whatever_ends_a_right_ends_its_readers(tmp_path: Path, how: str) -> Non
     lived(tmp_path, story, echo=echo)
 
 
+@pytest.mark.slow
 def test_what_is_not_acknowledged_is_in_force_said_and_asked_again(tmp_path: Path) -> None:
     echo = Telling()
 
@@ -165,6 +170,7 @@ def test_what_is_not_acknowledged_is_in_force_said_and_asked_again(tmp_path: Pat
     lived(tmp_path, story, echo=echo)
 
 
+@pytest.mark.slow
 def test_a_crash_within_a_revocation_leaves_it_done(tmp_path: Path) -> None:
     """Durable first: whoever starts again finds the narrower list, whatever came after that step."""
     echo = Telling()
