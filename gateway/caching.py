@@ -86,12 +86,14 @@ class Scoping:
 
 @dataclass(slots=True)
 class Caches:
-    """`permit`: whether somebody may read what a label names, by the policy of this moment."""
+    """`permit`: whether somebody may read what a label names, by the policy of this moment.
+    `beforehand`: what of registered text is computed at registration."""
 
     keys: CacheKeys
     pseudonym: Callable[[str], str] = field(repr=False)
     permit: Callable[[Principal, Label], Allow[Decision] | Deny] = field(repr=False)
     terms: Mapping[str, CacheTerms] = field(default_factory=dict)
+    beforehand: prefix.Kept = prefix.computed_beforehand
 
     def enforce(
         self, terms: Mapping[str, CacheTerms], executors: Iterable[Executor]
@@ -154,7 +156,9 @@ class Caches:
         known: dict[Label, Scope] = {}
         found: list[Caching] = []
         for supplied in scoping.supplied:
-            steps = prefix.steps(supplied, own)
+            steps = prefix.steps(
+                supplied, own, _by_traffic if terms.opportunistic else self.beforehand
+            )
             label = steps[-1].label
             verdict = self.permit(who, label)
             if isinstance(verdict, Deny):
@@ -223,6 +227,11 @@ class Caches:
             idle_ms=min(idle_ms, absolute_ms),
             absolute_ms=absolute_ms,
         )
+
+
+def _by_traffic(label: Label) -> bool:
+    """Where a tenant opted in its users' requests keep registered text too, but never what is public."""
+    return made_by_traffic(label.level, opportunistic=True) is not None
 
 
 def context_of(

@@ -11,7 +11,7 @@ Refuses to know: text, tokens beyond their number.  Source: DESIGN.md, settled 2
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,9 +36,23 @@ class Supplied:
     label: Label | None = None
 
 
-def shared_until(pieces: Sequence[Supplied]) -> int:
+Kept = Callable[[Label], bool]
+"""Whether there may be entries of a registered beginning with this label at all.  Where there can be
+none the text is better the user's: behind blocks that are never there no others are found."""
+
+
+def computed_beforehand(label: Label) -> bool:
+    """Each by itself: a tenant's template, a document (`gateway.warming`)."""
+    return label.tenant is not None and not (label.templates and label.documents)
+
+
+def _anything(_: Label) -> bool:
+    return True
+
+
+def shared_until(pieces: Sequence[Supplied], kept: Kept = _anything) -> int:
     """How many of the pieces keep their labels.  The last of these is registered text."""
-    until = 0
+    until, lower = 0, BOTTOM
     template: Label | None = None
     document: Label | None = None
     for place, piece in enumerate(pieces):
@@ -55,14 +69,17 @@ def shared_until(pieces: Sequence[Supplied]) -> int:
             template = label
         else:
             break
+        lower = join(lower, label)
+        if not kept(lower):
+            break
         until = place + 1
     return until
 
 
-def steps(pieces: Sequence[Supplied], user: Label) -> tuple[Step, ...]:
+def steps(pieces: Sequence[Supplied], user: Label, kept: Kept = _anything) -> tuple[Step, ...]:
     """The labels of a prompt, lowest first.  The last one is the user's, of no tokens at all where
     registered text is the end of the prompt: what is generated has it."""
-    until = shared_until(pieces)
+    until = shared_until(pieces, kept)
     rest = [Segment(_above(user, piece), piece.tokens) for piece in pieces[until:]]
     return _named(rising([*_shared(pieces[:until]), *rest, Segment(user, 0)]))
 

@@ -24,7 +24,8 @@ from gateway.text.templates import ChatMessage, ChatTemplate, Piece
 from gateway.text.tokenizer import Vocabulary
 from policies.facts import Credential, CredentialKind, Principal, Standing
 from policies.scope.decision import Acl, Decision, Snapshot, decide
-from policies.scope.labels import Document, Label, Template, documents, tenant
+from policies.scope.labels import Document, Label, Template, documents, public, tenant
+from policies.scope.prefix import Kept, computed_beforehand
 from policies.verdict import Allow, Deny
 from security.cache_keys import CacheKeys
 from security.keyring_tenants import SecretGone, TenantSecret
@@ -48,13 +49,17 @@ def permit(who: Principal, label: Label) -> Allow[Decision] | Deny:
     return decide(who, standing, label, snapshot, now_ns=1, stale_ns_max=9)
 
 
-def caches(terms: dict[str, CacheTerms] = TERMS, epoch: bytes = b"e" * 16) -> Caches:
+def caches(
+    terms: dict[str, CacheTerms] = TERMS,
+    epoch: bytes = b"e" * 16,
+    beforehand: Kept = lambda _: True,
+) -> Caches:
     def secret_of(name: str) -> TenantSecret:
         if name == "shredded":
             raise SecretGone
         return TenantSecret(name, 1, name.encode().ljust(32, b"."))
 
-    return Caches(CacheKeys(b"p" * 32, epoch, secret_of), "#".__add__, permit, terms)
+    return Caches(CacheKeys(b"p" * 32, epoch, secret_of), "#".__add__, permit, terms, beforehand)
 
 
 def registered_prompt(*said: str) -> Prompt:
@@ -121,6 +126,20 @@ def test_a_registered_beginning_is_shared_and_the_rest_is_the_users() -> None:
     assert caches().keys.of_document("acme", LEASE) in made.scopes[2].covers
     assert (made.owner, made.snapshot) == ("#acme", 7)
     assert b"acme" not in repr(made).encode() + made.context
+
+
+def test_what_nobody_computes_beforehand_is_the_users_that_it_may_be_found_at_all() -> None:
+    """A document behind a template is not: its pinned blocks would never be there, nor any behind them.
+    It still names the document's version."""
+    kept = caches(beforehand=computed_beforehand)
+    scoping = kept.scoping("acme", CARD, (registered_prompt().supplied,), NOBODY, templated=True)
+    (made,) = kept.decided(ALICE, scoping, 1)
+    assert [scope.pinned for scope in made.scopes] == [True, False]
+    assert made.scopes[0] == World().caching().scopes[0]
+    assert kept.keys.of_document("acme", LEASE) in made.scopes[1].covers
+    alone = Label(tenant="acme", documents=frozenset({LEASE}))
+    assert computed_beforehand(alone)
+    assert not computed_beforehand(public("tmpl_p", 1))
 
 
 def test_pasted_text_of_a_template_and_a_document_is_the_users() -> None:
