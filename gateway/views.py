@@ -301,6 +301,7 @@ async def status_view(house: House, *, pid: int) -> dict[str, object]:
                     "waiting",
                     "blocks_total",
                     "blocks_free",
+                    "kept_blocks",
                     "preemptions",
                     "prompt_tokens",
                     "generated_tokens",

@@ -102,4 +102,7 @@ class Window(Generic[W]):
                 tenants = self._turns(band).within(until, LOOKED_MAX // 2)
                 near += band.near(tenants, slack, LOOKED_MAX)
         near.sort(key=self._place)
-        return near[:LOOKED_MAX]
+        near = near[:LOOKED_MAX]
+        return (
+            near if first in near else [*near[:-1], first]
+        )  # of those with one start time it may be the last

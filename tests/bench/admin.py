@@ -25,6 +25,7 @@ class Gauges(msgspec.Struct, frozen=True):
     waiting: int = 0
     blocks_total: int = 0
     blocks_free: int = 0
+    kept_blocks: int = 0  # of prompts, for who may read them again
 
 
 class ExecutorStatus(msgspec.Struct, frozen=True):
@@ -44,7 +45,8 @@ class Status(msgspec.Struct, frozen=True):
 
     def leftovers(self, idle_tasks: int | None = None) -> dict[str, int]:
         """What an idle server should not have.  `idle_tasks`: its task count before the load."""
-        held = self.executor.gauges.blocks_total - self.executor.gauges.blocks_free
+        gauges = self.executor.gauges
+        held = gauges.blocks_total - gauges.blocks_free - gauges.kept_blocks
         found = {
             "blocks": held,
             "running": self.executor.gauges.running,

@@ -62,10 +62,15 @@ def test_the_capital_of_france(site: Site) -> None:
 
 
 def test_two_tenants_beside_each_other(site: Site) -> None:
+    """The same words from three people, none of whom said them before: nobody finds another's."""
+    asked: list[ChatCompletionMessageParam] = [
+        {"role": "user", "content": "Please tell me: what is the capital of France?"}
+    ]
+
     async def one(name: str) -> str:
         async with AsyncOpenAI(api_key=site.tokens[name], base_url=site.base_url) as ai:
             answer = await ai.chat.completions.create(
-                model=site.model, messages=FRANCE, temperature=0, max_tokens=24
+                model=site.model, messages=asked, temperature=0, max_tokens=24
             )
             usage = answer.usage
             assert usage is not None

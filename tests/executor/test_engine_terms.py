@@ -214,3 +214,22 @@ def test_17_who_was_refused_and_comes_by_its_key_stands_where_it_stood() -> None
     assert late[0] - 1 in places, "the ticket of its first coming"
     house.run()
     house.assert_empty()
+
+
+def test_many_with_one_start_time_in_two_classes_do_not_end_the_step() -> None:
+    """More than are looked at for the longest kept prefix: the first of them in order is among them all the
+    same, whatever its ticket."""
+    house = Harness(
+        FakeRunner(kv_blocks=64),
+        settings=Settings(pool_part=0.5, seqs_max=4, check_invariants=True),
+    )
+    house.terms(Workload(name="A"), Workload(name="B"))
+    asked = [("x", "A"), ("y", "B"), *((f"{name}{n}", name) for n in range(16) for name in "AB")]
+    for request, (user, name) in enumerate([*asked, ("x", "A"), ("y", "B")]):
+        path = (("t", 1.0), (user, 1.0))
+        house.submit(job(request, (1, 2, 3), max_new_tokens=2, share=path, workload=name))
+    house.abort(0)
+    house.abort(1)
+    house.run()
+    assert all(house.ended(n).cause is Cause.LENGTH for n in range(2, len(asked) + 2))
+    house.assert_empty()

@@ -162,7 +162,7 @@ CHAT_WRONG: tuple[tuple[dict[str, object], str], ...] = (
     ({"user": 5}, "user"),
     ({"safety_identifier": "x" * 65}, "safety_identifier"),
     ({"metadata": {str(i): "x" for i in range(17)}}, "metadata"),
-    ({"metadata": {"k": 5}}, "metadata[...]"),
+    ({"metadata": {"k": 5}}, "metadata"),
     ({"metadata": {"k" * 65: "x"}}, "metadata"),
     ({"reasoning_effort": "heroic"}, "reasoning_effort"),
     ({"store": True}, "store"),

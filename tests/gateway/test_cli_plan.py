@@ -76,7 +76,7 @@ def test_what_is_not_given_is_as_the_simulator_has_it(ran: list[Any]) -> None:
     assert parser.parse_args(ran[0][4:]) == parser.parse_args(["plan", "--trace", "t"])
 
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "shared" / "lockgate.example.toml"
+EXAMPLE = Path(__file__).resolve().parents[2] / "deploy" / "lockgate.example.toml"
 
 
 def test_a_configurations_classes_go_with_it(ran: list[Any]) -> None:
