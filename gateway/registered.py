@@ -30,7 +30,7 @@ from policies.scope.labels import Document
 from security.cache_keys import CacheKeys
 from security.keyring_tenants import SecretGone, TenantSecrets
 from security.seal import Place, SealBroken, SealPurpose, Seals
-from tenants.documents import Documents, Kind, Record, Room, Sealed, templates_of
+from tenants.documents import Documents, Kind, Record, Room, Sealed, VersionMoved, templates_of
 from tenants.store import StoreUnavailable
 
 ABORT_S_MAX: Final = 10.0
@@ -107,10 +107,15 @@ class Registered:
     async def change(
         self, record: Record, *, ends: Callable[[Record, Record], bool], **changes: Any
     ) -> Record:
-        """Readers or expiry.  `ends(old, new)`: whether somebody may read less than before."""
-        old, new = await self.documents.put(
-            record.id, lambda each: replace(each, **changes), None, Room()
-        )
+        """Readers or expiry.  `ends(old, new)`: whether somebody may read less than before.  VersionMoved
+        where `record`, by which it was decided that this may be done, is not what stands any more."""
+
+        def changed(old: Record) -> Record:
+            if old.acl_version != record.acl_version:
+                raise VersionMoved(record.id)
+            return replace(old, **changes)
+
+        old, new = await self.documents.put(record.id, changed, None, Room())
         if old.acl_version != new.acl_version:
             await self._after_change(old, new, ends(old, new))
         return new

@@ -84,6 +84,28 @@ def test_a_narrowed_list_ends_who_lost_by_it_and_answers_afterwards(tmp_path: Pa
     lived(tmp_path, story, echo=echo)
 
 
+def test_what_an_owner_takes_no_administrator_gives_back_at_the_same_time(tmp_path: Path) -> None:
+    """A narrowing is judged by the list that it replaces, not by the one that was read before its turn."""
+
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        id_ = await register(alice, **sharing("bob"))
+        path = f"{DOCS}/{id_}/acl"
+        async with (
+            home.house.registered.documents._alone
+        ):  # both have read the list, neither has written
+            taken = alice.start("PUT", path, {})
+            kept = home.caller("acme/admin").start("PUT", path, BOB)
+            for _ in range(50):
+                await asyncio.sleep(0)
+        answers = [await each.end() for each in (taken, kept)]
+        assert [each.status for each in answers] == [200, 409]
+        assert answers[1].json()["error"]["code"] == "changed_meanwhile"
+        assert (await ask(home.caller("acme/bob"), id_)).status == 404
+
+    lived(tmp_path, story)
+
+
 @pytest.mark.slow
 def test_a_list_that_grows_takes_nothing_from_who_reads(tmp_path: Path) -> None:
     gate = Hold(free=2)
