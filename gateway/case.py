@@ -27,7 +27,7 @@ from tenants.usage import UsageRecord
 
 TURNED_AWAY = frozenset({Cause.BACKLOG, Cause.OVERLOADED})
 """Told at once, or before it ran, that it would not be served."""
-OURS = TURNED_AWAY | {Cause.CRASHED, Cause.QUEUE_DEADLINE, Cause.REFUSED}
+OURS = TURNED_AWAY | {Cause.CRASHED, Cause.QUEUE_DEADLINE, Cause.REFUSED, Cause.QUOTA}
 """Ends that the caller neither asked for nor gets anything from."""
 
 

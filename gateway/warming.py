@@ -33,16 +33,19 @@ ROUTE = "registration"
 TIER = "flex"
 EVERY_S = 5.0
 
+_Version = tuple[str, str, int, int]
+"""Tenant, id, versions of text and list."""
+
 
 @dataclass(slots=True)
 class Warming:
     """`done`: what each executor, known by its card, has been asked for; `unkept` of that found no room,
-    or no budget, and is asked for again when something else has gone."""
+    or no budget, and is asked for again when something else of its tenant has gone."""
 
     mint: Callable[[], str]
     _cards: dict[str, ModelCard] = field(default_factory=dict, repr=False)
-    _done: dict[str, set[tuple[str, int, int]]] = field(default_factory=dict, repr=False)
-    _unkept: dict[str, set[tuple[str, int, int]]] = field(default_factory=dict, repr=False)
+    _done: dict[str, set[_Version]] = field(default_factory=dict, repr=False)
+    _unkept: dict[str, set[_Version]] = field(default_factory=dict, repr=False)
 
     async def keep(self, house: House, *, every_s: float = EVERY_S) -> None:
         """Until cancelled, whatever is new or was lost with an executor.  A round that fails is logged."""
@@ -72,11 +75,18 @@ class Warming:
             for tenant in house.directory.tenants()
             for each in house.registered.documents.of(tenant)
         ]
-        wanted = {(each.id, each.content_version, each.acl_version): each for each in records}
+        wanted = {
+            (each.tenant or "", each.id, each.content_version, each.acl_version): each
+            for each in records
+        }
         done, unkept = self._done[name], self._unkept[name]
-        if gone := done - wanted.keys():  # there may be room now
-            done -= gone | unkept
-            unkept.clear()
+        if (
+            gone := done - wanted.keys()
+        ):  # there may be room in its tenant's part now, in no other's
+            tenants = {tenant for tenant, *_ in gone}
+            again = {each for each in unkept if each[0] in tenants}
+            done -= gone | again
+            unkept -= gone | again
         count = 0
         for key, record in wanted.items():
             if key in done:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-from executor.contract import Submit
+from executor.contract import Cause, Submit
 from executor.echo import EchoExecutor
 from gateway.warming import Warming
 from tests.gateway.inhouse import Inhouse
@@ -61,5 +61,39 @@ def test_each_text_is_computed_once_a_version_and_again_for_another_executor(
         echo.fail()
         assert await warming.round(home.house) == 0
         echo.recover()
+
+    lived(tmp_path, story, echo=echo)
+
+
+class Full(Recording):
+    """Keeps nothing of what is registered."""
+
+    def _end(self, job, cause, detail="", **told):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN003, ANN202 — as its base's
+        super()._end(job, Cause.QUOTA if job.job.warm else cause, detail, **told)
+
+
+def test_what_finds_no_room_costs_nothing_and_waits_for_room_of_its_own_tenant(
+    tmp_path: Path,
+) -> None:
+    echo = Full()
+
+    async def story(home: Inhouse) -> None:
+        numbers = count(1)
+        warming = Warming(lambda: f"req_warm{next(numbers)}")
+        alice, carol = home.caller(), home.caller("globex/carol")
+        await register(alice, "LEASE " * 20)
+        other = await register(alice, "OTHER " * 20)
+        theirs = await register(carol, "THEIRS " * 20)
+        assert await warming.round(home.house) == 0
+        asked = len(echo.submits)
+        assert asked == 3
+        used = await home.operator().get("/v1/admin/usage", "by=user&tenant=acme")
+        assert not any(row["cache_write_tokens"] for row in used.json()["rows"])
+        await do(carol, "DELETE", f"{DOCS}/{theirs}")
+        await warming.round(home.house)
+        assert len(echo.submits) == asked, "another tenant's room is not theirs"
+        await do(alice, "DELETE", f"{DOCS}/{other}")
+        await warming.round(home.house)
+        assert len(echo.submits) == asked + 1
 
     lived(tmp_path, story, echo=echo)
