@@ -12,6 +12,9 @@ from tests.executor.fakes import Clock, FakeRunner, Harness, job
 SIZE = 4
 HOUR_MS = 3_600_000
 CONTEXT = sha256(b"context").digest()
+PROMPT = tuple(range(1, 19))  # four full blocks, and two tokens
+DOC = tuple(range(1, 13))  # three full blocks
+WORDS = (20, 21, 22, 23, 24, 25)
 
 
 def tag(name: str) -> bytes:
@@ -78,3 +81,29 @@ def ask(house: Harness, asked: Submit) -> int:
     house.submit(asked)
     house.run()
     return cached(house, asked.request)
+
+
+def of_doc(
+    request: int, words: tuple[int, ...] = WORDS, owner: str = "a", **fields: object
+) -> Submit:
+    """A question about a registered document."""
+    who = fields.pop("who", f"{owner}/user")
+    prompt = DOC + words
+    return labelled(
+        request,
+        prompt,
+        scope("doc", len(DOC), pinned=True, covers="doc@1"),
+        scope(str(who), len(prompt), covers="doc@1"),
+        owner=owner,
+        **fields,
+    )
+
+
+def warm(request: int, owner: str = "a", **fields: object) -> Submit:
+    doc = scope("doc", len(DOC), pinned=True, covers="doc@1")
+    return labelled(request, DOC, doc, owner=owner, warm=True, **fields)
+
+
+def unlike(request: int, n: int, owner: str = "a") -> Submit:
+    """A prompt of four full blocks like no other."""
+    return labelled(request, tuple((n + 7 * at) % 32 for at in range(17)), owner=owner)
