@@ -9,7 +9,7 @@ A crash in between leaves the first step done and every later one moot, since th
 cached die with the process.  What an executor does not acknowledge is owed to it and asked again by
 `sweep`, and the caller is told that it is not over.
 
-Refuses to know: HTTP, who may (`policies.registered`), chat templates.
+Refuses to know: HTTP, who may (`policies.registered`; a caller says, of what is replaced), chat templates.
 Source: SECURITY.md §2, P6, P8, P12; DESIGN.md, settled 3.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -26,6 +26,7 @@ from executor.contract import COVERS_MAX
 from gateway.errors import ApiError, unavailable
 from gateway.live import Live, LiveRequest
 from gateway.permission import Permission
+from policies.registered import narrower
 from policies.scope.labels import Document
 from security.cache_keys import CacheKeys
 from security.keyring_tenants import SecretGone, TenantSecrets
@@ -35,6 +36,14 @@ from tenants.store import StoreUnavailable
 
 ABORT_S_MAX: Final = 10.0
 """A reader whose abort is not confirmed by then is the executor's to end, which has been told."""
+
+
+OVERTAKEN_MAX: Final = 8
+"""So often is a change judged anew, because another process changed the same meanwhile."""
+
+Changed = Callable[[Record], Record]
+"""Of the record that is replaced: may this be done to it, and what it becomes.  Asked when its turn has
+come, so that nobody else's change lies between.  Raises ApiError."""
 
 
 class Revoker(Protocol):
@@ -84,41 +93,30 @@ class Registered:
 
     async def rewrite(
         self,
-        record: Record,
+        id_: str,
         text: str,
         about: About,
         tokens: Mapping[str, int],
         room: Room,
-        **changes: Any,
+        changed: Changed,
     ) -> Record:
-        """A new content version.  A document's old one is gone with whoever still reads it; a
-        template's stays, for those who name it.  `changes`: of the record's other fields."""
+        """A new content version, and what else `changed` makes.  A document's old one is gone with
+        whoever still reads it; a template's stays, for those who name it."""
 
         def sealed(new: Record) -> Sealed:
             return self._sealed(new, text, about, tokens)
 
-        old, new = await self.documents.put(
-            record.id, lambda each: replace(each, **changes), sealed, room
-        )
+        old, new = await self._put(id_, changed, sealed, room)
         if new.kind is Kind.DOCUMENT:
             await self._end((old,), wipe=True)
         return new
 
-    async def change(
-        self, record: Record, *, ends: Callable[[Record, Record], bool], **changes: Any
-    ) -> Record:
-        """Readers or expiry.  `ends(old, new)`: whether somebody may read less than before.  VersionMoved
-        where `record`, by which it was decided that this may be done, is not what stands any more."""
-
-        def changed(old: Record) -> Record:
-            if old.acl_version != record.acl_version:
-                raise VersionMoved(record.id)
-            return replace(old, **changes)
-
-        old, new = await self.documents.put(record.id, changed, None, Room())
+    async def change(self, id_: str, changed: Changed) -> tuple[Record, Record]:
+        """Readers or expiry: what it was, and what it is now."""
+        old, new = await self._put(id_, changed, None, Room())
         if old.acl_version != new.acl_version:
-            await self._after_change(old, new, ends(old, new))
-        return new
+            await self._after_change(old, takes_away(old, new))
+        return old, new
 
     async def remove(self, records: Iterable[Record]) -> tuple[Record, ...]:
         gone = await self.documents.remove([each.id for each in records])
@@ -169,8 +167,7 @@ class Registered:
 
     async def sweep(self) -> tuple[Record, ...]:
         """Every few seconds: confirm, remove what has lapsed, do what is owed.  What was removed."""
-        moved = await self.documents.confirm()
-        await self._end(moved, wipe=False)
+        await self._confirm()
         lapsed = self.documents.lapsed()
         gone = await self.remove(lapsed) if lapsed else ()
         if self._owed:
@@ -182,7 +179,28 @@ class Registered:
 
     # How.
 
-    async def _after_change(self, old: Record, new: Record, ends: bool) -> None:
+    async def _put(
+        self,
+        id_: str,
+        changed: Changed,
+        sealed: Callable[[Record], Sealed] | None,
+        room: Room,
+    ) -> tuple[Record, Record]:
+        """VersionMoved where it is gone.  What another process has changed is read anew, and judged anew."""
+        for _ in range(OVERTAKEN_MAX):
+            try:
+                return await self.documents.put(id_, changed, sealed, room)
+            except VersionMoved:
+                await self._confirm()
+                if self.documents.find(id_) is None:
+                    raise
+        raise StoreUnavailable("others write faster than it can be read")
+
+    async def _confirm(self) -> None:
+        """What another process has changed or removed is ended here, too."""
+        await self._end(await self.documents.confirm(), wipe=False)
+
+    async def _after_change(self, old: Record, ends: bool) -> None:
         """A list that only grew takes nothing from whoever reads by the old one: they are left to
         finish, and what is kept by it to its age.  Where nobody does, it is cleared at once."""
         named = _named(old)
@@ -307,6 +325,14 @@ async def _left(struck: Iterable[LiveRequest]) -> None:
         finally:
             for each in leaving:
                 each.cancel()
+
+
+def takes_away(old: Record, new: Record) -> bool:
+    """Whether somebody may read less than before, or less long."""
+    sooner = new.expires_at_s is not None and (
+        old.expires_at_s is None or new.expires_at_s < old.expires_at_s
+    )
+    return sooner or not narrower(old.readers, new.readers)
 
 
 def _named(record: Record) -> frozenset[Document]:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from policies.access import Owner
 from policies.facts import Principal, Role
@@ -77,7 +77,18 @@ def may_register_template(principal: Principal, tenant: str | None) -> bool:
     return bool(tenant) and principal.tenant == tenant and Role.TENANT_ADMIN in principal.roles
 
 
-def narrower(new: Acl, old: Acl) -> bool:
+class Listed(Protocol):
+    """Who may read: an `Acl`'s part, or a registry's."""
+
+    @property
+    def users(self) -> frozenset[tuple[str, str]]: ...
+    @property
+    def groups(self) -> frozenset[tuple[str, str]]: ...
+    @property
+    def roles(self) -> frozenset[Role]: ...
+
+
+def narrower(new: Listed, old: Listed) -> bool:
     """Whether nobody may read by `new` who may not by `old`."""
     return new.users <= old.users and new.groups <= old.groups and new.roles <= old.roles
 

@@ -38,9 +38,6 @@ class Readers:
     groups: frozenset[tuple[str, str]] = frozenset()
     roles: frozenset[Role] = frozenset()
 
-    def __len__(self) -> int:
-        return len(self.users) + len(self.groups) + len(self.roles)
-
 
 NOBODY = Readers()
 

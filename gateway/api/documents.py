@@ -14,6 +14,7 @@ by the old right any more.  Source: DESIGN.md (The cache is keyed by permission;
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -35,7 +36,6 @@ from gateway.registered import About
 from policies import registered as rules
 from policies.facts import Role
 from policies.registered import Right
-from policies.scope.decision import Acl
 from policies.verdict import Deny, Reason
 from security.audit import RegisteredEvent
 from tenants.documents import Kind, Readers, Record
@@ -138,17 +138,21 @@ async def change(call: Call) -> object:
     changes: dict[str, Any] = {"changed_at_s": now_s}
     if not isinstance(asked.expires_at, UnsetType):
         changes["expires_at_s"] = _future(asked.expires_at, now_s)
+
+    def becomes(old: Record) -> Record:
+        return replace(call.permitted(old, Right.CHANGE), **changes)
+
     if asked.text is None:
         if asked.title is not None:
             raise invalid("title: goes with a text; send both.", param="title")
-        changed = await house.registered.change(record, ends=_ends_sooner, **changes)
+        _, changed = await house.registered.change(record.id, becomes)
     else:
         text, about = text_of(asked.text, "text"), await _about(call, record)
         if asked.title is not None:
             about = About(name_of(asked.title, "title"))
         tokens = await call.tokens(text, record.tenant, "text")
         changed = await house.registered.rewrite(
-            record, text, about, tokens, call.room(record.tenant), **changes
+            record.id, text, about, tokens, call.room(record.tenant), becomes
         )
     await call.record(RegisteredEvent.DOCUMENT_CHANGED, changed)
     return document_view(call, changed, await _about(call, changed))
@@ -156,12 +160,17 @@ async def change(call: Call) -> object:
 
 async def set_acl(call: Call) -> object:
     asked = call.decode(Listed)
-    record = call.found(Right.GRANT, Right.NARROW)
+    call.found(Right.GRANT, Right.NARROW)
     listed = readers(call, asked)
-    narrows = rules.narrower(_as_acl(listed), _as_acl(record.readers))
-    if not narrows and Right.GRANT not in call.rights(record):
-        raise from_deny(Deny(Reason.FORBIDDEN))
-    changed = await call.house.registered.change(record, ends=_narrowed, readers=listed)
+
+    def becomes(old: Record) -> Record:
+        rights = {Right.GRANT}
+        if rules.narrower(listed, old.readers):
+            rights.add(Right.NARROW)
+        return replace(call.permitted(old, *rights), readers=listed)
+
+    old, changed = await call.house.registered.change(call.id, becomes)
+    narrows = rules.narrower(changed.readers, old.readers)
     event = RegisteredEvent.DOCUMENT_REVOKED if narrows else RegisteredEvent.DOCUMENT_GRANTED
     await call.record(event, changed)
     return document_view(call, changed, await _about(call, changed))
@@ -223,17 +232,3 @@ def _future(expires_at: int | None, now_s: int) -> int | None:
             "expires_at: expected a second of Unix time that is still to come.", param="expires_at"
         )
     return expires_at
-
-
-def _as_acl(listed: Readers) -> Acl:
-    return Acl("", 0, 0, listed.users, listed.groups, listed.roles)
-
-
-def _narrowed(old: Record, new: Record) -> bool:
-    return not rules.narrower(_as_acl(old.readers), _as_acl(new.readers))
-
-
-def _ends_sooner(old: Record, new: Record) -> bool:
-    if new.expires_at_s is None:
-        return False
-    return old.expires_at_s is None or new.expires_at_s < old.expires_at_s

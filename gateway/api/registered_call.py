@@ -86,7 +86,10 @@ class Call:
 
     def found(self, *needed: Right) -> Record:
         """The one that the path names, for who has one of these rights.  Raises ApiError 403, 404."""
-        record = self.house.registered.documents.find(self.id)
+        return self.permitted(self.house.registered.documents.find(self.id), *needed)
+
+    def permitted(self, record: Record | None, *needed: Right) -> Record:
+        """The same of what stands there."""
         if record is None or record.kind is not self.kind:
             record = ABSENT
         rights = self.rights(record)
@@ -240,16 +243,7 @@ class Route:
                 "what is no longer needed.",
             ) from full
         except VersionMoved as moved:
-            await self.house.registered.documents.confirm()
-            if self.house.registered.documents.find(call.id) is None:
-                raise call.missing() from moved
-            raise ApiError(
-                409,
-                "conflict",
-                "changed_meanwhile",
-                "It was changed by somebody else at the same time. Look at it again, and try again.",
-                headers={"retry-after": "1"},
-            ) from moved
+            raise call.missing() from moved
         except StoreUnavailable as down:
             raise unavailable(
                 "The registry could not be reached; whether the change was kept is not known. Look, "

@@ -14,6 +14,7 @@ Source: DESIGN.md, settled 3 and 4.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -102,13 +103,13 @@ async def change(call: Call) -> object:
     record = call.found(Right.CHANGE)
     text, about = _read(asked, await _about(call, record))
     tokens = await call.tokens(text, record.tenant, "text")
+    now_s = call.house.clock.wall_ms() // 1000
+
+    def becomes(old: Record) -> Record:
+        return replace(call.permitted(old, Right.CHANGE), changed_at_s=now_s)
+
     changed = await call.house.registered.rewrite(
-        record,
-        text,
-        about,
-        tokens,
-        call.room(record.tenant),
-        changed_at_s=call.house.clock.wall_ms() // 1000,
+        record.id, text, about, tokens, call.room(record.tenant), becomes
     )
     await call.record(RegisteredEvent.TEMPLATE_CHANGED, changed)
     return template_view(call, changed, about)

@@ -332,27 +332,6 @@ def test_a_plan_says_how_many_and_how_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_versions_grow_one_at_a_time_under_concurrency(tmp_path: Path) -> None:
-    async def story(home: Inhouse) -> None:
-        alice = home.caller()
-        id_ = await register(alice)
-        one = f"{DOCS}/{id_}"
-        answers = await asyncio.gather(
-            *(do(alice, "PATCH", one, {"text": f"text {i}"}) for i in range(6)),
-            *(do(alice, "PUT", one + "/acl", {"users": [{"subject": f"u{i}"}]}) for i in range(6)),
-        )
-        assert {each.status for each in answers} == {200}
-        last = (await alice.get(one)).json()
-        assert (last["version"], last["acl_version"]) == (7, 7)
-        content = (await alice.get(one + "/content")).body.decode()
-        newest = next(each.json() for each in answers[:6] if each.json()["version"] == 7)
-        assert newest["title"] is None
-        assert content in {f"text {i}" for i in range(6)}
-
-    lived(tmp_path, story)
-
-
-@pytest.mark.slow
 def test_nothing_that_is_registered_lies_anywhere_in_the_clear(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice = home.caller()

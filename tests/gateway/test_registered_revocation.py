@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from executor.contract import ExecutorLost, Revoked
 from executor.echo import EchoExecutor
 from gateway import housekeeping
+from tenants.documents import Documents, Readers, Room
 from tenants.store import StoreUnavailable
 from tests.gateway.inhouse import CHAT, MODEL, Exchange, Inhouse, inhouse
 from tests.gateway.test_line import Hold, lived
@@ -46,6 +48,13 @@ def reading(home: Inhouse, name: str, id_: str) -> Exchange:
 async def told(echo: Telling) -> None:
     async with asyncio.timeout(20):
         while not echo.told:
+            await asyncio.sleep(0)
+
+
+async def queued(home: Inhouse, count: int) -> None:
+    """Until so many changes of the registry wait for their turn."""
+    async with asyncio.timeout(20):
+        while len(home.house.registered.documents._changing) < count:
             await asyncio.sleep(0)
 
 
@@ -95,15 +104,71 @@ def test_what_an_owner_takes_no_administrator_gives_back_at_the_same_time(tmp_pa
             home.house.registered.documents._alone
         ):  # both have read the list, neither has written
             taken = alice.start("PUT", path, {})
+            await queued(home, 1)
             kept = home.caller("acme/admin").start("PUT", path, BOB)
-            for _ in range(50):
-                await asyncio.sleep(0)
+            await queued(home, 2)
         answers = [await each.end() for each in (taken, kept)]
-        assert [each.status for each in answers] == [200, 409]
-        assert answers[1].json()["error"]["code"] == "changed_meanwhile"
+        assert [each.status for each in answers] == [200, 403]
+        assert answers[1].error["code"] == "forbidden"
+        kinds = [each["kind"] for each in home.audited()]
+        assert (kinds.count("document.revoked"), kinds.count("authz.denied")) == (1, 1)
         assert (await ask(home.caller("acme/bob"), id_)).status == 404
 
     lived(tmp_path, story)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", (("text", "list"), ("list", "text")))
+def test_an_owners_changes_at_the_same_time_come_one_after_the_other(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    """Whatever all of them had read before: the last one stands, and none is a conflict."""
+    bodies: dict[str, tuple[str, str, list[object]]] = {
+        "text": ("PATCH", "", [{"text": f"text {i}"} for i in range(3)]),
+        "list": ("PUT", "/acl", [{"users": [{"subject": f"u{i}"}]} for i in range(3)]),
+    }
+
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        one = f"{DOCS}/{await register(alice)}"
+        begun: list[Exchange] = []
+        async with home.house.registered.documents._alone:  # all have read, none has written
+            for method, suffix, sent in (bodies[each] for each in order):
+                for body in sent:
+                    begun.append(alice.start(method, one + suffix, body))
+                    await queued(home, len(begun))
+        answers = [await each.end() for each in begun]
+        assert {each.status for each in answers} == {200}
+        last = (await alice.get(one)).json()
+        assert (last["version"], last["acl_version"]) == (4, 4)
+        assert [each["subject"] for each in last["acl"]["users"]] == ["u2"]
+        assert (await alice.get(one + "/content")).body == b"text 2"
+
+    lived(tmp_path, story)
+
+
+@pytest.mark.slow
+def test_what_another_process_took_is_ended_here_and_judged_by(tmp_path: Path) -> None:
+    echo = Telling()
+
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        id_ = await register(alice, **sharing("bob"))
+        mine = home.house.registered.documents
+        clock = home.house.clock
+        theirs = Documents(
+            mine._store, monotonic_ns=clock.monotonic_ns, wall_s=lambda: clock.wall_ms() / 1000
+        )
+        await theirs.load()
+        await theirs.put(id_, lambda old: replace(old, readers=Readers()), None, Room())
+        kept = await do(home.caller("acme/admin"), "PUT", f"{DOCS}/{id_}/acl", BOB)
+        assert (kept.status, kept.error["code"]) == (403, "forbidden")
+        assert len(echo.told) == 1
+        await theirs.remove([id_])
+        assert (await do(alice, "PUT", f"{DOCS}/{id_}/acl", BOB)).status == 404
+        assert len(echo.told) == 2
+
+    lived(tmp_path, story, echo=echo)
 
 
 @pytest.mark.slow
