@@ -152,8 +152,14 @@ class Trail:
         if not (self.job.warm or seq.hidden):
             self._keep_to(seq, full)
 
+    def close(self) -> None:
+        """Nothing more is kept of what it computed so far: what it stands under was purged meanwhile."""
+        self._open = False
+
     def pin(self, seq: Sequence) -> bool:
         """A registration, all of whose prompt is computed: what is pinned is kept as a whole, or not at all."""
+        if not self._open:
+            return False
         assert self._known is not None
         entries, owner = list(self._entries), self._caching.owner
         count = sum(scope.pinned for scope in self._known.scopes)

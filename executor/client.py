@@ -28,6 +28,7 @@ from executor.contract import (
     Broken,
     ExecutorLost,
     Gauges,
+    Listed,
     Loading,
     Message,
     ModelCard,
@@ -131,8 +132,13 @@ class ExecutorProcess:
     async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
         return await self._socket.revoke(tags, snapshot)
 
-    async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
-        return await self._socket.purge(owner, labels)
+    async def purge(
+        self, owner: str | None = None, tags: tuple[bytes, ...] = (), *, spare: bool = False
+    ) -> Purged:
+        return await self._socket.purge(owner, tags, spare=spare)
+
+    async def list_kept(self, owner: str | None = None, *, by_label: bool = False) -> Listed:
+        return await self._socket.list_kept(owner, by_label=by_label)
 
     async def look(self, tenant: str | None = None) -> Overview:
         return await self._socket.look(tenant)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from time import monotonic_ns
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -25,6 +26,8 @@ from executor.contract import (
     Cause,
     ExecutorLost,
     Gauges,
+    Listed,
+    ListKept,
     Loading,
     Look,
     Message,
@@ -61,9 +64,8 @@ class _Connection:
         self._minted = 0
         self._open = True
         self._looks: dict[str | None, asyncio.Future[Overview | None]] = {}
-        self._orders = 0
-        self._revokes: dict[int, asyncio.Future[Revoked | None]] = {}
-        self._purges: dict[int, asyncio.Future[Purged | None]] = {}
+        self._numbers = count(1)
+        self._orders: dict[int, asyncio.Future[Any]] = {}
 
     @property
     def turns(self) -> int:
@@ -91,19 +93,13 @@ class _Connection:
     def ration(self, quotas: tuple[Quota, ...]) -> None:
         self._writer.write(encode_command(Quotas(quotas=quotas)))
 
-    def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> asyncio.Future[Revoked | None]:
-        """None when the connection ends first."""
-        self._orders += 1
-        told = self._revokes[self._orders] = asyncio.get_running_loop().create_future()
-        order = Revoke(number=self._orders, tags=tags, snapshot=snapshot)
-        self._writer.write(encode_command(order))
-        return told
-
-    def purge(self, owner: str | None, labels: tuple[bytes, ...]) -> asyncio.Future[Purged | None]:
-        self._orders += 1
-        told = self._purges[self._orders] = asyncio.get_running_loop().create_future()
-        order = Purge(number=self._orders, owner=owner, labels=labels)
-        self._writer.write(encode_command(order))
+    def order(
+        self, numbered: Callable[[int], Revoke | Purge | ListKept]
+    ) -> asyncio.Future[Any | None]:
+        """Its answer, or None when the connection ends first."""
+        number = next(self._numbers)
+        told = self._orders[number] = asyncio.get_running_loop().create_future()
+        self._writer.write(encode_command(numbered(number)))
         return told
 
     def look(self, tenant: str | None) -> asyncio.Future[Overview | None]:
@@ -137,22 +133,22 @@ class _Connection:
         for each in report.overviews:
             if (looked := self._looks.pop(each.tenant, None)) is not None:
                 looked.set_result(each)
-        for gone in report.revoked:
-            _tell(self._revokes.pop(gone.number, None), gone)
-        for forgotten in report.purged:
-            _tell(self._purges.pop(forgotten.number, None), forgotten)
+        answers: tuple[Revoked | Purged | Listed, ...] = (
+            *report.revoked,
+            *report.purged,
+            *report.listed,
+        )
+        for answer in answers:
+            _tell(self._orders.pop(answer.number, None), answer)
 
     def lose(self, why: str) -> None:
         self._open = False
         for looked in self._looks.values():
             looked.set_result(None)
         self._looks.clear()
-        for revoke in self._revokes.values():
-            _tell(revoke, None)
-        for purge in self._purges.values():
-            _tell(purge, None)
-        self._revokes.clear()
-        self._purges.clear()
+        for asked in self._orders.values():
+            _tell(asked, None)
+        self._orders.clear()
         for turn in self._turns.values():
             turn.lose(Cause.CRASHED, why)
         self._turns.clear()
@@ -213,10 +209,27 @@ class SocketExecutor:
         return await self._word(self._ready().look(tenant), "who holds it")
 
     async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
-        return await self._word(self._ready().revoke(tags, snapshot), "that it is revoked")
+        def order(number: int) -> Revoke:
+            return Revoke(number=number, tags=tags, snapshot=snapshot)
 
-    async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
-        return await self._word(self._ready().purge(owner, labels), "that it is purged")
+        told: asyncio.Future[Revoked | None] = self._ready().order(order)
+        return await self._word(told, "that it is revoked")
+
+    async def purge(
+        self, owner: str | None = None, tags: tuple[bytes, ...] = (), *, spare: bool = False
+    ) -> Purged:
+        def order(number: int) -> Purge:
+            return Purge(number=number, owner=owner, tags=tags, spare=spare)
+
+        told: asyncio.Future[Purged | None] = self._ready().order(order)
+        return await self._word(told, "that it is purged")
+
+    async def list_kept(self, owner: str | None = None, *, by_label: bool = False) -> Listed:
+        def order(number: int) -> ListKept:
+            return ListKept(number=number, owner=owner, by_label=by_label)
+
+        told: asyncio.Future[Listed | None] = self._ready().order(order)
+        return await self._word(told, "what is kept")
 
     def _ready(self) -> _Connection:
         if self._connection is None or self._card is None:

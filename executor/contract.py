@@ -22,6 +22,9 @@ import msgspec
 
 from executor.contract_cache import COVERS_MAX as COVERS_MAX
 from executor.contract_cache import Caching as Caching
+from executor.contract_cache import Kept as Kept
+from executor.contract_cache import Listed as Listed
+from executor.contract_cache import ListKept as ListKept
 from executor.contract_cache import Purge as Purge
 from executor.contract_cache import Purged as Purged
 from executor.contract_cache import Quota as Quota
@@ -142,7 +145,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
     tenant: str | None = None
 
 
-Command = Submit | Abort | Terms | Look | Revoke | Purge | Quotas
+Command = Submit | Abort | Terms | Look | Revoke | Purge | ListKept | Quotas
 """Gateway → executor."""
 
 
@@ -238,14 +241,15 @@ Update = Waiting | Prefilling | Emitted | Ended
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """Everything that one engine step has to say, in one frame.  `overviews`, `revoked`, `purged`: to who
-    asked for them."""
+    """Everything that one engine step has to say, in one frame.  `overviews` and what follows: to
+    who asked for them."""
 
     updates: tuple[Update, ...] = ()
     gauges: Gauges = Gauges()
     overviews: tuple[Overview, ...] = ()
     revoked: tuple[Revoked, ...] = ()
     purged: tuple[Purged, ...] = ()
+    listed: tuple[Listed, ...] = ()
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -368,8 +372,14 @@ class Executor(Protocol):
         be asked again, or ended.  What comes instead of one that died has kept nothing."""
         ...
 
-    async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
+    async def purge(
+        self, owner: str | None = None, tags: tuple[bytes, ...] = (), *, spare: bool = False
+    ) -> Purged:
         """`contract_cache.Purge`, else as `revoke`."""
+        ...
+
+    async def list_kept(self, owner: str | None = None, *, by_label: bool = False) -> Listed:
+        """`contract_cache.ListKept`.  ExecutorLost if there is none, or it does not say so in time."""
         ...
 
     async def look(self, tenant: str | None = None) -> Overview:

@@ -13,8 +13,10 @@ import msgspec
 
 SCOPES_MAX: Final = 64
 COVERS_MAX: Final = 1024
-"""Of one scope, and the tags of one `Revoke` or labels of one `Purge`."""
+"""Of one scope, and the tags of one `Revoke` or `Purge`."""
 OWNERS_MAX: Final = 65_536
+KEPT_MAX: Final = 1024
+"""Rows of one `Listed`."""
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,11 +27,13 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     under it came of a warm submit; requests neither make, refresh nor evict it.  `disclosed` False
     (opportunistic sharing): a hit saves computing, and is ordered, charged and told as a miss.  `covers`:
     pseudonyms of what the right to it rests on (a document at its ACL version, a template's, a tenant's
-    secret's); the same for all who name this label.  A `Revoke` of the label or of a cover ends it."""
+    secret's, a person); the same for all who name this label.  A `Revoke` of the label or of a cover ends it.
+    `kind`: what sort of label it is, for who lists; it means nothing here and is compared with nothing."""
 
     until: int
     label: bytes
     key: bytes
+    kind: str = ""
     pinned: bool = False
     disclosed: bool = True
     covers: tuple[bytes, ...] = ()
@@ -75,15 +79,35 @@ class Revoke(msgspec.Struct, frozen=True, kw_only=True, tag="revoke"):
 
 
 class Purge(msgspec.Struct, frozen=True, kw_only=True, tag="purge"):
-    """What `owner` has (None: everybody), under `labels` (none: under any) is forgotten now; who reads it ends
-    with `Cause.REVOKED`.  Answered by `Purged`."""
+    """What `owner` has (None: everybody) under one of `tags`, labels or covers (none: under any), is forgotten
+    now; who reads it ends with `Cause.REVOKED`, and who else runs under it keeps nothing of what it computed
+    before.  `spare`: whoever reads it goes on, and it is wiped when the last has ended.  Answered by `Purged`."""
 
     number: int
     owner: str | None = None
-    labels: tuple[bytes, ...] = ()
+    tags: tuple[bytes, ...] = ()
+    spare: bool = False
 
     def __repr__(self) -> str:
-        return f"Purge(number={self.number}, labels={len(self.labels)})"
+        return f"Purge(number={self.number}, tags={len(self.tags)}, spare={self.spare})"
+
+    def covers(self, caching: Caching) -> bool:
+        """Whether a request so decided runs under what is purged."""
+        tags = frozenset(self.tags)
+        return self.owner in {None, caching.owner} and (
+            not tags
+            or any(
+                scope.label in tags or not tags.isdisjoint(scope.covers) for scope in caching.scopes
+            )
+        )
+
+
+class ListKept(msgspec.Struct, frozen=True, kw_only=True, tag="list_kept"):
+    """What does `owner` (None: everybody) have?  Answered by `Listed`."""
+
+    number: int
+    owner: str | None = None
+    by_label: bool = False
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,12 +138,33 @@ class Revoked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):
-    """As `Revoked`."""
+    """As `Revoked`; of what was spared `zeroed` says nothing."""
 
     number: int
     entries: int
     ended: int
     zeroed: bool
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of one owner under labels of one kind, or (`label`) under one of them.  Blocks can be found
+    now; `pinned` of them are registered; `oldest_ms` since the first of them was kept."""
+
+    owner: str
+    kind: str
+    label: bytes = b""
+    labels: int = 1
+    blocks: int
+    pinned: int
+    oldest_ms: int
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """Those with most blocks first, `left_out` of them not named."""
+
+    number: int
+    rows: tuple[Kept, ...]
+    left_out: int = 0
 
 
 def held_for(caching: Caching, prompt_tokens: int) -> int:

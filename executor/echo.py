@@ -29,6 +29,7 @@ from executor.contract import (
     ExecutorLost,
     Gauges,
     Lane,
+    Listed,
     Logprob,
     ModelCard,
     Overview,
@@ -121,9 +122,15 @@ class EchoExecutor:
             self._end(job, Cause.REVOKED)
         return Revoked(number=0, entries=0, ended=len(gone), zeroed=True)
 
-    async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
+    async def purge(
+        self, owner: str | None = None, tags: tuple[bytes, ...] = (), *, spare: bool = False
+    ) -> Purged:
         self._present()
         return Purged(number=0, entries=0, ended=0, zeroed=True)
+
+    async def list_kept(self, owner: str | None = None, *, by_label: bool = False) -> Listed:
+        self._present()
+        return Listed(number=0, rows=())
 
     async def look(self, tenant: str | None = None) -> Overview:
         self._present()

@@ -34,6 +34,7 @@ from executor.contract import (
     Ended,
     Gauges,
     Lane,
+    ListKept,
     Look,
     Purge,
     Quotas,
@@ -190,7 +191,7 @@ class Engine:
                     self._scheduler.renew(self._limits)
                 case Look(tenant=tenant):
                     self._out.look(owner, tenant)
-                case Revoke() | Purge() | Quotas():
+                case Revoke() | Purge() | ListKept() | Quotas():
                     self.keeper.order(owner, command)
                 case Gone():
                     aborted += [key for key in self._seqs if key[0] == owner]

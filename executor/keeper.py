@@ -22,6 +22,7 @@ from executor.caching import Trail
 from executor.contract import (
     Cause,
     Gauges,
+    ListKept,
     ModelCard,
     Purge,
     Purged,
@@ -31,6 +32,7 @@ from executor.contract import (
     Submit,
 )
 from executor.contract_cache import OWNERS_MAX, Caching
+from executor.inventory import listed
 from executor.outbox import Answer
 from executor.prefix_cache import PrefixCache
 from executor.scheduler.protocol import Chunk
@@ -39,7 +41,7 @@ from policies.scope.context import DIGEST_BYTES, Context
 
 _REMEMBERED: Final = 65_536
 
-Order = Revoke | Purge | Quotas
+Order = Revoke | Purge | ListKept | Quotas
 
 
 def computes_with(card: ModelCard) -> Context | None:
@@ -141,16 +143,21 @@ class Keeper:
             if isinstance(order, Quotas):
                 self.cache.allot(order.quotas[:OWNERS_MAX])
                 continue
+            if isinstance(order, ListKept):
+                yield owner, listed(order, self.cache)
+                continue
             if isinstance(order, Revoke):
                 tags = frozenset(order.tags)
                 self._remember(tags, order.snapshot)
                 gone = self.cache.revoke(tags)
                 doomed = [seq.key for seq in living if _ends(seq, tags, order.snapshot)]
             else:
-                gone = self.cache.purge(order.owner, frozenset(order.labels))
+                gone = self.cache.purge(order.owner, frozenset(order.tags))
                 doomed = []
+                self._close(order, living)
+            spared = isinstance(order, Purge) and order.spare
             read = {entry.block for entry in gone if self._blocks.is_held(entry.block)}
-            if read:
+            if read and not spared:
                 doomed += [
                     seq.key for seq in living if not read.isdisjoint((*seq.blocks, *seq.hidden))
                 ]
@@ -158,12 +165,19 @@ class Keeper:
             for key in doomed:
                 end(key)
             self._blocks.scrub()
-            zeroed = self._is_zero([entry.block for entry in gone]) if gone else True
+            wiped = [entry.block for entry in gone if not (spared and entry.block in read)]
+            zeroed = self._is_zero(wiped) if wiped else True
             answer = Revoked if isinstance(order, Revoke) else Purged
             yield (
                 owner,
                 answer(number=order.number, entries=len(gone), ended=len(doomed), zeroed=zeroed),
             )
+
+    def _close(self, order: Purge, living: Iterable[Sequence]) -> None:
+        """What waits has computed nothing yet."""
+        for seq in living:
+            if seq.trail and seq.blocks and seq.job.caching and order.covers(seq.job.caching):
+                seq.trail.close()
 
     def _remember(self, tags: Iterable[bytes], snapshot: int) -> None:
         for tag in tags:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from executor.contract import Gauges, Lane, Purged, Report, Revoked, Update
+from executor.contract import Gauges, Lane, Listed, Purged, Report, Revoked, Update
 from executor.overview import overview
 
-Answer = Revoked | Purged
+Answer = Revoked | Purged | Listed
 
 
 class Outbox:
@@ -44,6 +44,7 @@ class Outbox:
                 overviews=tuple(overview(everybody, each) for each in lookers.get(owner, ())),
                 revoked=tuple(a for a in answers.get(owner, ()) if isinstance(a, Revoked)),
                 purged=tuple(a for a in answers.get(owner, ()) if isinstance(a, Purged)),
+                listed=tuple(a for a in answers.get(owner, ()) if isinstance(a, Listed)),
             )
             for owner in {**said, **lookers, **answers}
         }

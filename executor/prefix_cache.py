@@ -16,7 +16,7 @@ Source: SECURITY.md §2; `policies.scope.residency`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -60,6 +60,7 @@ class Entry:
     parent: Entry | None
     context: bytes
     label: bytes
+    kind: str
     covers: tuple[bytes, ...]
     tokens: bytes
     block: int
@@ -266,14 +267,25 @@ class PrefixCache:
         ]
         return [gone for under in chosen for entry in list(under) for gone in self.end(entry)]
 
-    def purge(self, owner: str | None, labels: Collection[bytes]) -> list[Entry]:
+    def purge(self, owner: str | None, tags: frozenset[bytes]) -> list[Entry]:
+        """The same of one owner; without tags all that is theirs."""
         whose = None if owner is None else self._owners.get(owner, Owner())
         chosen = [
             entry
-            for entry in self._entries.values()
-            if (whose is None or entry.owner is whose) and (not labels or entry.label in labels)
+            for label, under in self._labels.items()
+            if not tags or label in tags or not tags.isdisjoint(_covers(under))
+            for entry in under
+            if whose is None or entry.owner is whose
         ]
         return [gone for entry in chosen for gone in self.end(entry)]
+
+    def listed(self, owner: str | None) -> Iterator[tuple[str, Entry]]:
+        """What can be found, with the name of whose it is.  O(entries)."""
+        names = {id(each): name for name, each in self._owners.items()}
+        for entry in self._entries.values():
+            name = names[id(entry.owner)]
+            if owner in {None, name} and entry.ends_ns > self.now_ns:
+                yield name, entry
 
     # Within
 
@@ -304,6 +316,7 @@ class PrefixCache:
             parent=parent,
             context=place.context,
             label=scope.label,
+            kind=scope.kind,
             covers=scope.covers,
             tokens=place.tokens,
             block=block,

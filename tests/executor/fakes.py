@@ -22,6 +22,8 @@ from executor.contract import (
     Command,
     Emitted,
     Ended,
+    Listed,
+    ListKept,
     Look,
     ModelCard,
     Purge,
@@ -188,6 +190,7 @@ class Harness:
         self.heard: dict[tuple[int, int], list[Update]] = {}
         self.reports: list[Report] = []
         self.answers: list[Revoked | Purged] = []
+        self.listed: list[Listed] = []
 
     def _take(self) -> list[tuple[int, Command | Gone]]:
         items = list(self.inbox)
@@ -206,7 +209,7 @@ class Harness:
     def abort(self, request: int, owner: int = 0) -> None:
         self.inbox.append((owner, Abort(request=request)))
 
-    def order(self, command: Revoke | Purge | Quotas, owner: int = 0) -> None:
+    def order(self, command: Revoke | Purge | ListKept | Quotas, owner: int = 0) -> None:
         self.inbox.append((owner, command))
 
     def step(self) -> dict[int, Report]:
@@ -214,6 +217,7 @@ class Harness:
         for owner, report in reports.items():
             self.reports.append(report)
             self.answers += [*report.revoked, *report.purged]
+            self.listed += report.listed
             for update in report.updates:
                 self.heard.setdefault((owner, update.request), []).append(update)
         return reports

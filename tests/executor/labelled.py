@@ -69,7 +69,7 @@ def revoke(*names: str, snapshot: int = 2, number: int = 1) -> Revoke:
 
 
 def purge(owner: str | None = None, *names: str, number: int = 1) -> Purge:
-    return Purge(number=number, owner=owner, labels=tuple(tag(each) for each in names))
+    return Purge(number=number, owner=owner, tags=tuple(tag(each) for each in names))
 
 
 def cached(house: Harness, request: int, owner: int = 0) -> int:

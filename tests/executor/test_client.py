@@ -417,7 +417,7 @@ def test_orders_are_answered_by_number_and_quotas_told_to_whoever_comes() -> Non
         first = asyncio.create_task(client.revoke((b"x",), 3))
         assert await script.hear() == Revoke(number=1, tags=(b"x",), snapshot=3)
         second = asyncio.create_task(client.purge("a", (b"y",)))
-        assert await script.hear() == Purge(number=2, owner="a", labels=(b"y",))
+        assert await script.hear() == Purge(number=2, owner="a", tags=(b"y",))
         purged = Purged(number=2, entries=4, ended=0, zeroed=True)
         revoked = Revoked(number=1, entries=2, ended=1, zeroed=True)
         stray = Revoked(number=9, entries=0, ended=0, zeroed=True)

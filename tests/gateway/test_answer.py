@@ -23,6 +23,7 @@ from executor.contract import (
     Ended,
     Executor,
     Gauges,
+    Listed,
     ModelCard,
     Overview,
     Purged,
@@ -84,8 +85,13 @@ class Distant:
     async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
         return await self.echo.revoke(tags, snapshot)
 
-    async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
-        return await self.echo.purge(owner, labels)
+    async def purge(
+        self, owner: str | None = None, tags: tuple[bytes, ...] = (), *, spare: bool = False
+    ) -> Purged:
+        return await self.echo.purge(owner, tags, spare=spare)
+
+    async def list_kept(self, owner: str | None = None, *, by_label: bool = False) -> Listed:
+        return await self.echo.list_kept(owner, by_label=by_label)
 
     async def look(self, tenant: str | None = None) -> Overview:
         return await self.echo.look(tenant)

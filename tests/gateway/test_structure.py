@@ -18,6 +18,7 @@ from executor.contract import (
     Ended,
     Grammar,
     GrammarKind,
+    Listed,
     Overview,
     Purged,
     Quota,
@@ -196,8 +197,13 @@ def test_the_grammar_reaches_the_executor_with_every_choice(tmp_path: Path) -> N
         async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
             return await self._echo.revoke(tags, snapshot)
 
-        async def purge(self, owner: str | None = None, labels: tuple[bytes, ...] = ()) -> Purged:
-            return await self._echo.purge(owner, labels)
+        async def purge(
+            self, owner: str | None = None, tags: tuple[bytes, ...] = (), *, spare: bool = False
+        ) -> Purged:
+            return await self._echo.purge(owner, tags, spare=spare)
+
+        async def list_kept(self, owner: str | None = None, *, by_label: bool = False) -> Listed:
+            return await self._echo.list_kept(owner, by_label=by_label)
 
         async def look(self, tenant: str | None = None) -> Overview:
             return await self._echo.look(tenant)
