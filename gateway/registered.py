@@ -158,11 +158,16 @@ class Registered:
         await _left(struck)
 
     async def shred(self, tenant: str) -> int:
-        """Destroy the tenant's secret and everything registered under it.  How many texts there were."""
+        """Destroy the tenant's secret and everything registered under it.  How many texts there were.
+        Whatever fails in between, it can be asked again."""
         tags = self._of_secret(tenant)
+        self._owe(
+            tags, await self.documents.count_up()
+        )  # first: once it is gone, nothing names them
         await self.secrets.shred(tenant)
-        gone = await self.remove(self.documents.of(tenant))
-        await self._revoke(tags, await self.documents.count_up())
+        gone = await self.documents.remove([each.id for each in self.documents.of(tenant)])
+        self._owe(tags, await self.documents.count_up())  # also by whom began meanwhile
+        await self._end(gone, wipe=True)
         return len(gone)
 
     async def sweep(self) -> tuple[Record, ...]:
@@ -226,7 +231,7 @@ class Registered:
 
     async def _revoke(self, tags: Iterable[bytes], snapshot: int) -> None:
         """Owed until every executor has acknowledged.  Raises ApiError 503 where one has not."""
-        self._owed.update(dict.fromkeys(tags, snapshot))
+        self._owe(tags, snapshot)
         owed = dict(self._owed)
         if not owed:
             return
@@ -245,6 +250,9 @@ class Registered:
         for tag, at in owed.items():
             if self._owed.get(tag) == at:
                 del self._owed[tag]
+
+    def _owe(self, tags: Iterable[bytes], snapshot: int) -> None:
+        self._owed.update(dict.fromkeys(tags, snapshot))
 
     async def _wipe(self) -> None:
         """What is left in a busy log is sealed, and goes with the next round."""
@@ -279,11 +287,9 @@ class Registered:
         return [self.keys.of_template(each) for each in templates_of(record)]
 
     def _of_secret(self, tenant: str) -> tuple[bytes, ...]:
-        try:
-            newest = self.secrets.current(tenant).version
-        except SecretGone:
-            return ()
-        return tuple(self.keys.of_secret(tenant, each) for each in range(1, newest + 1))
+        """Of every version that there ever was: what is destroyed may be kept under all the same."""
+        versions = range(1, self.secrets.newest(tenant) + 1)
+        return tuple(self.keys.of_secret(tenant, each) for each in versions)
 
     def _sealed(self, record: Record, text: str, about: About, tokens: Mapping[str, int]) -> Sealed:
         version = record.content_version

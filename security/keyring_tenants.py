@@ -136,6 +136,10 @@ class TenantSecrets:
             raise SecretGone(f"tenant {tenant!r} has no secret of version {version}")
         return found
 
+    def newest(self, tenant: str) -> int:
+        """The highest number that was ever given, also to one that is destroyed; 0: none."""
+        return self._newest.get(tenant, 0)
+
     def root_ids(self) -> frozenset[str]:
         """The roots that are needed to unwrap what is kept."""
         return frozenset(self._roots.values())

@@ -11,7 +11,9 @@ import pytest
 from executor.contract import ExecutorLost, Revoked
 from executor.echo import EchoExecutor
 from gateway import housekeeping
+from gateway.errors import ApiError
 from tenants.documents import Documents, Readers, Room
+from tenants.secrets import SecretTable
 from tenants.store import StoreUnavailable
 from tests.gateway.inhouse import CHAT, MODEL, Exchange, Inhouse, inhouse
 from tests.gateway.test_line import Hold, lived
@@ -253,6 +255,47 @@ def test_what_is_not_acknowledged_is_in_force_said_and_asked_again(tmp_path: Pat
         assert echo.told[told][0] == echo.told[told - 1][0]
         await home.house.registered.sweep()
         assert len(echo.told) == told + 1  # nothing is owed any more
+
+    lived(tmp_path, story, echo=echo)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", ("executor", "secrets", "texts"))
+def test_a_shredding_that_fails_midway_still_reaches_what_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """The tags by which it is found are owed before the secret goes, and known after it is gone."""
+    echo = Telling()
+
+    async def story(home: Inhouse) -> None:
+        registered = home.house.registered
+        id_ = await register(home.caller())
+        tag = registered.keys.of_secret("acme", registered.secrets.current("acme").version)
+        before = registered.documents.snapshot().id
+
+        async def down(*_: object, **__: object) -> None:
+            raise StoreUnavailable("down")
+
+        def heard() -> bool:
+            return any(tag in tags and before < snapshot for tags, snapshot in echo.told)
+
+        with monkeypatch.context() as patched:
+            if failing == "executor":
+                echo.lost = True
+            elif failing == "secrets":
+                patched.setattr(SecretTable, "destroy", down)
+            else:
+                patched.setattr(registered.documents, "remove", down)
+            with pytest.raises((ApiError, StoreUnavailable)):
+                await registered.shred("acme")
+        echo.lost = False
+        echo.told.clear()
+        await registered.sweep()
+        assert heard()
+        echo.told.clear()
+        await registered.shred("acme")  # asked again, when there is no secret to ask of
+        assert heard()
+        assert registered.documents.find(id_) is None
 
     lived(tmp_path, story, echo=echo)
 

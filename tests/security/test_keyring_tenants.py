@@ -159,6 +159,7 @@ def test_what_is_shredded_never_comes_back() -> None:
             with pytest.raises(SecretGone):
                 await holder.ensure("acme")
             assert holder.current("globex") == other
+            assert [holder.newest(each) for each in ("acme", "globex", "nobody")] == [2, 1, 0]
         begun = await mine.rotate("acme")
         assert begun.version == 3
         assert begun.secret not in {each.secret for each in old}
