@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api import admin, admin_call, documents, registered_call, templates
+from gateway.api import admin, admin_call, cache, documents, registered_call, templates
 from gateway.api.caller import Me, Model, Models, Request
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
@@ -75,6 +75,8 @@ def admin_app(house: House) -> ASGIApp:
                 _get("/v1/admin/usage", route(admin.usage)),
                 _get("/v1/admin/requests/{id}", route(admin.request, "/v1/admin/requests/")),
                 _get("/v1/admin/check", route(admin.check)),
+                _get("/v1/admin/cache", route(cache.listed)),
+                _post("/v1/admin/cache/purge", route(cache.purged)),
                 *registered(house, "/v1/admin", doorway),
             ]
         )

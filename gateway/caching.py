@@ -199,6 +199,7 @@ class Caches:
                     until=0,
                     label=key.tag,
                     key=key.key,
+                    kind=label.level.name.lower(),
                     pinned=made is None,
                     disclosed=made is not Source.OPPORTUNISTIC,
                     covers=self.keys.covers(label),

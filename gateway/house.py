@@ -16,6 +16,7 @@ from gateway.errors import unavailable
 from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.promises import Promises
+from gateway.purging import Purges
 from gateway.registered import Registered
 from gateway.service_classes import ServiceClasses
 from gateway.text.templates import ChatTemplate
@@ -126,3 +127,4 @@ class House:
     mint_key: Callable[[], NewKey]
     draining: Callable[[], bool]
     end_users: EndUsers = field(default_factory=EndUsers)
+    purges: Purges = field(default_factory=Purges)

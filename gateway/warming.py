@@ -33,8 +33,8 @@ ROUTE = "registration"
 TIER = "flex"
 EVERY_S = 5.0
 
-_Version = tuple[str, str, int, int]
-"""Tenant, id, versions of text and list."""
+_Version = tuple[str, str, int, int, int]
+"""Tenant, id, versions of text and list, and how often what is kept of the tenant was purged."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,13 @@ class Warming:
             for each in house.registered.documents.of(tenant)
         ]
         wanted = {
-            (each.tenant or "", each.id, each.content_version, each.acl_version): each
+            (
+                each.tenant or "",
+                each.id,
+                each.content_version,
+                each.acl_version,
+                house.purges.count(each.tenant),
+            ): each
             for each in records
         }
         done, unkept = self._done[name], self._unkept[name]

@@ -148,9 +148,14 @@ class CacheAct(Enum):
     READ = "read"
 
 
-def may_on_cache(principal: Principal, act: CacheAct) -> bool:
-    """Security's alone: who runs the service need not see what lies where, or make it go."""
-    return act is not CacheAct.READ and _operates(principal, Role.OPERATOR_SECURITY)
+def may_on_cache(principal: Principal, act: CacheAct, tenant: str | None) -> bool:
+    """Of one tenant; None: of all.  How much is kept is metadata, which a tenant's administrator sees and
+    removes as it does keys."""
+    if act is CacheAct.READ:
+        return False
+    if _operates(principal, Role.OPERATOR, Role.OPERATOR_SECURITY):
+        return True
+    return tenant is not None and _within(principal, tenant, Role.TENANT_ADMIN)
 
 
 def may_read_request(principal: Principal, owner: Owner) -> bool:

@@ -74,6 +74,7 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     blocks_zeroed: int | None = None
     blocks_read_zero: int | None = None
     key_destroyed: bool | None = None
+    unacknowledged: int | None = None
 
 
 def encode(event: AuditEvent, at_ms: int, link: Link, key: bytes) -> tuple[bytes, Link]:

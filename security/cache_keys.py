@@ -74,6 +74,8 @@ class CacheKeys:
         if label.tenant is not None:
             found += [self.of_document(label.tenant, each) for each in label.documents]
             found.append(self.of_secret(label.tenant, self.secret_of(label.tenant).version))
+            if label.issuer is not None and label.subject is not None:
+                found.append(self.of_person(label.tenant, label.issuer, label.subject))
         return tuple(sorted(found))
 
     def of_document(self, tenant: str, document: Document) -> bytes:
@@ -88,6 +90,10 @@ class CacheKeys:
     def of_secret(self, tenant: str, version: int) -> bytes:
         """To revoke whatever was made under this version of a tenant's secret."""
         return self._cover(tenant, ("secret", version))
+
+    def of_person(self, tenant: str, issuer: str, subject: str) -> bytes:
+        """Whatever this person's requests left, for whichever of its own users."""
+        return self._cover(tenant, ("person", issuer, subject))
 
     def _cover(self, tenant: str | None, named: tuple[str | int, ...]) -> bytes:
         return hmac.digest(_hkdf(self.public, b"cover-tag/v1"), enc((tenant, named)), "sha256")

@@ -32,7 +32,8 @@ class PurgeReason(StrEnum):
 class Purged:
     """`scope`: the pseudonym of a label or of what covers it.  `blocks`: found under it; of them
     `blocks_zeroed` were zeroed, and `blocks_read_zero` then read back and were zero throughout.
-    `key_destroyed`: no key of the scope is left in this process."""
+    `key_destroyed`: no key of the scope is left in this process.  `unacknowledged`: executors that were there and
+    did not say that they did it; what they have kept is not in the counts."""
 
     scope: str
     reason: PurgeReason
@@ -40,11 +41,15 @@ class Purged:
     blocks_zeroed: int
     blocks_read_zero: int
     key_destroyed: bool
+    unacknowledged: int = 0
 
     @property
     def is_complete(self) -> bool:
-        """Nothing of it is left where we can look."""
-        return self.key_destroyed and self.blocks == self.blocks_zeroed == self.blocks_read_zero
+        """Nothing of it is left where we can look.  What was only asked for leaves its key, by which the same
+        may be kept again."""
+        no_key = self.key_destroyed or self.reason is PurgeReason.ASKED_FOR
+        zeroed = self.blocks == self.blocks_zeroed == self.blocks_read_zero
+        return no_key and zeroed and not self.unacknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ async def purge_record(
             blocks_zeroed=purged.blocks_zeroed,
             blocks_read_zero=purged.blocks_read_zero,
             key_destroyed=purged.key_destroyed,
+            unacknowledged=purged.unacknowledged,
         )
     )
 
@@ -95,7 +101,8 @@ def read_purge(proof: Proof, public: PublicKey) -> PurgeRecord | None:
     scope, tenant, at_ms, key = (
         value.get(each) for each in ("target", "tenant", "at_ms", "key_destroyed")
     )
-    blocks = [value.get(each) for each in ("count", "blocks_zeroed", "blocks_read_zero")]
+    counts = ("count", "blocks_zeroed", "blocks_read_zero", "unacknowledged")
+    blocks = [value.get(each) for each in counts]
     counted = [each for each in blocks if type(each) is int and each >= 0]
     reasons = {each.value: each for each in PurgeReason}
     reason = reasons.get(str(value.get("reason")))
@@ -110,5 +117,6 @@ def read_purge(proof: Proof, public: PublicKey) -> PurgeRecord | None:
         blocks_zeroed=counted[1],
         blocks_read_zero=counted[2],
         key_destroyed=key,
+        unacknowledged=counted[3],
     )
     return PurgeRecord(purged, tenant, at_ms, proof.index)

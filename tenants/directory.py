@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
@@ -20,6 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from policies.facts import Budget, Principal, Standing
 from policies.verdict import Deny
 from tenants import directory_rows as rows
+from tenants.changes import Change, ChangeKind
 from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
 from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked
 from tenants.known import Known, budget_fault
@@ -48,27 +48,6 @@ SUSPENDED = "tenant_suspended"
 
 class DirectoryFault(Exception):
     """What was asked for cannot be done; says what was wrong and what there is."""
-
-
-class ChangeKind(StrEnum):
-    KEY_ADDED = "key_added"
-    KEY_ROTATED = "key_rotated"
-    KEY_REVOKED = "key_revoked"
-    TOKEN_REVOKED = "token_revoked"  # noqa: S105 — the name of a kind, no secret
-    SUBJECT_REVOKED = "subject_revoked"
-    TENANT_SUSPENDED = "tenant_suspended"
-    TENANT_RESUMED = "tenant_resumed"
-    BUDGET_SET = "budget_set"
-    CONFIGURED = "configured"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What just became visible.  After one, ask `is_revoked` of every running request."""
-
-    kind: ChangeKind
-    tenant: str
-    subject: str = ""
 
 
 class Directory:
@@ -303,6 +282,13 @@ class Directory:
             reason,
             detail=repr(budget),
         )
+
+    async def note(
+        self, kind: ChangeKind, *, tenant: str, subject: str, actor: str, reason: str
+    ) -> None:
+        """Who is about to do what is none of ours to do, and why.  `tenant` "": to all."""
+        change = Change(kind, tenant, subject)
+        await self._change(lambda _: None, lambda: None, change, actor, reason)
 
     def configure(self, config: DirectoryConfig) -> None:
         """A reloaded configuration takes effect at once; what operators set stays on top."""

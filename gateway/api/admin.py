@@ -73,7 +73,7 @@ def _watched(call: Call, asked: str | None) -> str | None:
     tenant = asked or call.who.tenant
     permit(access.may_administer(call.who, tenant or ""))
     if tenant is not None:
-        _knowing(call, tenant)
+        knowing(call, tenant)
     return tenant
 
 
@@ -104,19 +104,20 @@ async def _set_suspended(call: Call, *, suspended: bool) -> object:
     permit(access.may_suspend(call.who))
     assert call.name is not None
     reason = call.decode(Reasoned).reason or ""
-    directory = _knowing(call, call.name)
+    directory = knowing(call, call.name)
     if suspended:
         await directory.suspend(call.name, reason=reason, actor=call.actor)
     else:
         await directory.resume(call.name, reason=reason, actor=call.actor)
     if suspended:
         await call.house.registered.suspended(call.name)
+        call.house.purges.note(call.name)  # what it has registered is computed anew
     kind = "tenant.suspended" if suspended else "tenant.resumed"
     await call.record(kind, tenant=call.name, target=call.name, reason=None)
     return {"tenant": call.name, "suspended": suspended}
 
 
-def _knowing(call: Call, tenant: str) -> Directory:
+def knowing(call: Call, tenant: str) -> Directory:
     """The directory, which knows this tenant; else 404."""
     if tenant not in call.house.directory.tenants():
         raise not_found(f"There is no tenant '{fit(tenant)}'.")
@@ -136,7 +137,7 @@ class NewKeyAsk(msgspec.Struct, forbid_unknown_fields=True):
 async def create_key(call: Call) -> object:
     ask = call.decode(NewKeyAsk)
     permit(access.may_administer(call.who, ask.tenant))
-    directory = _knowing(call, ask.tenant)
+    directory = knowing(call, ask.tenant)
     roles = tuple(ask.roles or ())
     if not set(roles) <= KEY_ROLES:
         raise invalid(
@@ -179,7 +180,7 @@ async def list_keys(call: Call) -> object:
         of = tuple(call.house.directory.tenants())
     else:
         permit(access.may_administer(call.who, tenant))
-        _knowing(call, tenant)
+        knowing(call, tenant)
         of = (tenant,)
     listed = [key for name in of for key in call.house.directory.list_keys(name)]
     return {"keys": [views.key_view(key) for key in listed]}
@@ -228,7 +229,7 @@ async def revoke_token(call: Call) -> object:
     tenant = ask.tenant or call.who.tenant or ""
     permit(access.may_revoke(call.who, tenant))
     # A mistyped tenant would be told "revoked" while the real tokens go on.
-    directory = _knowing(call, tenant) if tenant else call.house.directory
+    directory = knowing(call, tenant) if tenant else call.house.directory
     reason = ask.reason or ""
     if ask.token_id is not None and ask.subject is None:
         await directory.revoke_token(
@@ -269,7 +270,7 @@ class BudgetAsk(msgspec.Struct, forbid_unknown_fields=True):
 async def set_budget(call: Call) -> object:
     ask = call.decode(BudgetAsk)
     permit(access.may_set_budget(call.who, ask.tenant, ask.scope))
-    directory = _knowing(call, ask.tenant)
+    directory = knowing(call, ask.tenant)
     if ask.scope == "key":
         key = directory.key(ask.id or "")
         if key is None or key.tenant != ask.tenant:  # its balance would be shown, too
@@ -292,7 +293,7 @@ async def budgets(call: Call) -> object:
     tenant = asked.get("tenant") or call.who.tenant
     permit(access.may_read_usage(call.who, tenant))
     if tenant is not None:
-        _knowing(call, tenant)
+        knowing(call, tenant)
     return {"budgets": await views.budgets_view(call.house, tenant)}
 
 
@@ -330,7 +331,7 @@ async def check(call: Call) -> object:
     if tenant is None:
         raise invalid("Name the tenant: ?tenant=…", param="tenant")
     permit(access.may_administer(call.who, tenant))
-    _knowing(call, tenant)
+    knowing(call, tenant)
     issuer = asked.get("issuer") or call.who.issuer
     imagined = views.imagined(tenant, asked.get("user"), asked.get("project"), issuer)
     view = await views.standing_view(call.house, imagined)

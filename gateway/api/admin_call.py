@@ -16,7 +16,7 @@ from gateway import strict_json
 from gateway.api.doorway import Doorway
 from gateway.api.problems import refuse
 from gateway.api.wire import json_bytes
-from gateway.errors import ApiError, invalid
+from gateway.errors import ApiError, invalid, unavailable
 from gateway.guard import read_body
 from gateway.house import House
 from gateway.identify import identify, request_id, route_name
@@ -26,6 +26,7 @@ from policies.facts import Principal
 from security.api_keys import names_credential
 from security.audit import AuditEvent, AuditUnavailable
 from tenants.directory import DirectoryFault
+from tenants.store import StoreUnavailable
 
 T = TypeVar("T", bound=msgspec.Struct)
 BODY_BYTES_MAX = 64 * 1024
@@ -112,6 +113,12 @@ class Route:
             return await self.handler(Call(self.house, who, scope, body, name))
         except DirectoryFault as fault:
             raise invalid(str(fault)) from fault
+        except StoreUnavailable as down:
+            raise unavailable(
+                "The database could not be reached; whether the change was kept is not known. Look, and "
+                "try again.",
+                code="store_unavailable",
+            ) from down
 
 
 METRICS_TEXT = "text/plain; version=1.0.0; charset=utf-8"

@@ -11,8 +11,10 @@ from gateway.cli import (
     accounts,
     audit,
     audit_isolation,
+    audit_purge,
     audit_report,
     audit_timing,
+    cache,
     chat,
     check,
     credentials,
@@ -64,6 +66,9 @@ audit.audit.command("isolation")(audit_isolation.isolation)
 audit.audit.add_typer(
     audit_report.reports, name="report", help="Reports of the audits: verify.", no_args_is_help=True
 )
+audit.audit.add_typer(
+    audit_purge.purges, name="purge", help="Proofs of purges: verify.", no_args_is_help=True
+)
 for name, group, says in (
     ("token", credentials.tokens, "Tokens of people: mint in development, revoke anywhere."),
     ("key", credentials.keys, "API keys of services."),
@@ -72,6 +77,7 @@ for name, group, says in (
     ("usage", accounts.usage, "What was used and what it cost."),
     ("document", registered.documents, "Documents: add, list, grant, revoke, delete."),
     ("template", registered.templates, "Prompt templates: add, list, delete."),
+    ("cache", cache.caches, "What is kept of prompts: list, purge."),
     ("audit", audit.audit, "The audit log, and the audits."),
 ):
     app.add_typer(group, name=name, help=says, no_args_is_help=True)

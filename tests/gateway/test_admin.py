@@ -81,6 +81,16 @@ DOORS = (
     door("GET", "/v1/admin/queue", OPERATOR, ADMIN, query="tenant=acme"),
     door("GET", "/v1/admin/promises", OPERATOR, ADMIN, "globex/admin"),
     door("GET", "/v1/admin/promises", OPERATOR, ADMIN, query="tenant=acme"),
+    door("GET", "/v1/admin/cache", OPERATOR, SECURITY, ADMIN, query="tenant=acme"),
+    door("GET", "/v1/admin/cache", OPERATOR, SECURITY, ADMIN, "globex/admin"),
+    door(
+        *("POST", "/v1/admin/cache/purge", OPERATOR, SECURITY, ADMIN),
+        body={"tenant": "acme", "reason": "r"},
+    ),
+    door(
+        *("POST", "/v1/admin/cache/purge", OPERATOR, SECURITY),
+        body={"all": True, "reason": "r"},
+    ),
 )
 
 

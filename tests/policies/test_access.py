@@ -105,9 +105,13 @@ EVERYBODY = {
         (lambda p: access.may_revoke(p, "acme"), "admin operator guard"),
         (access.may_suspend, "operator guard"),
         (access.may_audit, "operator guard"),
-        (lambda p: access.may_on_cache(p, access.CacheAct.LIST), "guard"),
-        (lambda p: access.may_on_cache(p, access.CacheAct.PURGE), "guard"),
-        (lambda p: access.may_on_cache(p, access.CacheAct.READ), ""),
+        (lambda p: access.may_on_cache(p, access.CacheAct.LIST, "acme"), "admin operator guard"),
+        (lambda p: access.may_on_cache(p, access.CacheAct.PURGE, "acme"), "admin operator guard"),
+        (lambda p: access.may_on_cache(p, access.CacheAct.LIST, None), "operator guard"),
+        (lambda p: access.may_on_cache(p, access.CacheAct.PURGE, None), "operator guard"),
+        (lambda p: access.may_on_cache(p, access.CacheAct.PURGE, ""), "operator guard"),
+        (lambda p: access.may_on_cache(p, access.CacheAct.READ, "acme"), ""),
+        (lambda p: access.may_on_cache(p, access.CacheAct.READ, None), ""),
     ),
 )
 def test_roles(question: object, yes: str) -> None:

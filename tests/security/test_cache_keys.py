@@ -102,6 +102,11 @@ def test_covers_are_all_that_a_right_rests_on() -> None:
         mine.of_document("acme", LEASE),
         mine.of_document("acme", FEES),
         mine.of_secret("acme", 1),
+        mine.of_person("acme", "idp", "alice"),
+    }
+    assert mine.of_person("acme", "idp", "alice") not in {
+        mine.of_person(*other)
+        for other in (("globex", "idp", "alice"), ("acme", "idp2", "alice"), ("acme", "idp", "bob"))
     }
     assert list(mine.covers(label)) == sorted(mine.covers(label))
     assert mine.covers(labels.public("chat", 1)) == (mine.of_template(Template(None, "chat", 1)),)
