@@ -67,7 +67,7 @@ class Trail:
         "_matched",
         "_open",
         "_told",
-        "_ttls",
+        "_ttl",
         "_wanted",
         "job",
     )
@@ -92,22 +92,18 @@ class Trail:
         self._ends_ns: float = inf  # nothing of what was matched ends before
         self._entries: list[Entry] = []  # of the blocks that it holds
         self._open = True  # more may be kept
-        absolute_ns = caching.absolute_ms * _NS
-        self._ttls = (
-            Ttl(absolute_ns, caching.idle_ms * _NS, None),
-            Ttl(absolute_ns, None, None),  # pinned
-        )
+        absolute_ns = None if caching.absolute_ms is None else caching.absolute_ms * _NS
+        idle_ns = (
+            None if job.warm else caching.idle_ms * _NS
+        )  # pinned: nobody's reading moves its end
+        self._ttl = Ttl(absolute_ns, idle_ns, None)
 
     # Before it runs
 
     def look(self) -> int:
         """How many blocks it can take, as far as may be told.  Most often O(1): what was matched before is
         looked at again only where something of it ended, or may have."""
-        if self._known is None:
-            size = self._blocks.block_tokens
-            context = self._contexts(self._caching.context)
-            self._known = _walk(self.job, self._caching, context, size)
-            self._told = self._known.told
+        self._walked()
         matched, cache = self._matched, self._cache
         if cache.now_ns >= self._ends_ns:
             matched.clear()
@@ -123,6 +119,16 @@ class Trail:
             matched.append(entry)
             self._ends_ns = min(self._ends_ns, entry.ends_ns)
         return min(len(matched), self._told)
+
+    def foresee(self) -> Cause | None:
+        """Of a registration that is new here: how it ends without being computed, if it does."""
+        self._walked()
+        entries = self._registered([])
+        missing = self._pinned_blocks - len(entries)
+        if not missing:
+            self._renew(entries)
+            return Cause.STOP
+        return None if self._cache.has_room(self._caching.owner, missing) else Cause.QUOTA
 
     def take(self, seq: Sequence, count: int) -> None:
         """Read what was found, the first `count` blocks openly."""
@@ -160,26 +166,17 @@ class Trail:
         """A registration, all of whose prompt is computed: what is pinned is kept as a whole, or not at all."""
         if not self._open:
             return False
-        assert self._known is not None
-        entries, owner = list(self._entries), self._caching.owner
-        count = sum(scope.pinned for scope in self._known.scopes)
-        while len(entries) < count:  # its last full block, or what another registered meanwhile
-            parent = entries[-1] if entries else None
-            entry = self._cache.find(owner, self._place(len(entries)), parent)
-            if entry is None:
-                break
-            entries.append(entry)
-        missing = range(len(entries), count)
+        entries = self._registered(list(self._entries))  # also what another registered meanwhile
+        missing = range(len(entries), self._pinned_blocks)
         done = self._cache.pin(
-            owner,
+            self._caching.owner,
             [self._place(at) for at in missing],
             entries[-1] if entries else None,
-            self._ttls[True],
+            self._ttl,
             [seq.blocks[at] for at in missing],
         )
         if done:
-            for entry in entries:
-                self._cache.renew(owner, entry)
+            self._renew(entries)
         return done
 
     def leave(self, seq: Sequence, cause: Cause | None) -> None:
@@ -199,6 +196,32 @@ class Trail:
         self._open = leader._open
 
     # Within
+
+    def _walked(self) -> None:
+        if self._known is None:
+            size = self._blocks.block_tokens
+            context = self._contexts(self._caching.context)
+            self._known = _walk(self.job, self._caching, context, size)
+            self._told = self._known.told
+
+    @property
+    def _pinned_blocks(self) -> int:
+        assert self._known is not None
+        return sum(scope.pinned for scope in self._known.scopes)
+
+    def _registered(self, entries: list[Entry]) -> list[Entry]:
+        """The beginning of what is pinned that is there, `entries` of it known."""
+        for at in range(len(entries), self._pinned_blocks):
+            parent = entries[-1] if entries else None
+            entry = self._cache.find(self._caching.owner, self._place(at), parent)
+            if entry is None:
+                break
+            entries.append(entry)
+        return entries
+
+    def _renew(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self._cache.renew(self._caching.owner, entry, self._ttl)
 
     def _place(self, at: int) -> Place:
         known = self._known
@@ -223,7 +246,7 @@ class Trail:
                 self._blocks.adopt(seq, entry.block)
                 self._cache.read(entry)
             else:
-                entry = self._cache.keep(owner, place, parent, self._ttls[False], seq.blocks[at])
+                entry = self._cache.keep(owner, place, parent, self._ttl, seq.blocks[at])
                 if entry is None:
                     self._open = False
                     return
@@ -287,7 +310,11 @@ def fault(job: Submit) -> str | None:
         return "pinned scopes come before all others"
     if any(each.pinned and not each.disclosed for each in scopes):
         return "what is pinned is always disclosed"
-    if not (1 <= caching.idle_ms <= _MS_MAX and 1 <= caching.absolute_ms <= _MS_MAX):
+    absolute_ms = caching.absolute_ms
+    if absolute_ms is None and not job.warm:
+        return "absolute_ms may be left out of a warm submit alone"
+    named_ms = (caching.idle_ms,) if absolute_ms is None else (caching.idle_ms, absolute_ms)
+    if not all(1 <= each <= _MS_MAX for each in named_ms):
         return f"idle_ms and absolute_ms must be 1 to {_MS_MAX}"
     if job.warm and (job.grammar or job.sibling is not None or not scopes[0].pinned):
         return "a warm submit has a pinned scope, no grammar and no sibling"

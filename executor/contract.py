@@ -21,6 +21,7 @@ from typing import Final, Protocol
 import msgspec
 
 from executor.contract_cache import COVERS_MAX as COVERS_MAX
+from executor.contract_cache import Allotted as Allotted
 from executor.contract_cache import Caching as Caching
 from executor.contract_cache import Kept as Kept
 from executor.contract_cache import Listed as Listed
@@ -32,6 +33,7 @@ from executor.contract_cache import Quotas as Quotas
 from executor.contract_cache import Revoke as Revoke
 from executor.contract_cache import Revoked as Revoked
 from executor.contract_cache import Scope as Scope
+from executor.contract_cache import allotted as allotted
 from executor.contract_views import LANES_MAX as LANES_MAX
 from executor.contract_views import ClassSum as ClassSum
 from executor.contract_views import Gauges as Gauges
@@ -113,7 +115,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     `sibling`: the number of an earlier request of this connection with the same prompt, whose
     prompt need not be computed twice.  Where there is none such, it is as if none was named.
     `caching`: under which labels blocks of its prompt are found and kept; None: none are.
-    `warm`: only to keep its pinned scopes: it ends STOP with nothing generated, or QUOTA with nothing kept."""
+    `warm`: only to keep its pinned scopes: it ends STOP with nothing generated, or QUOTA with nothing kept; at
+    once, and with nothing computed, where all of it is pinned already or its owner's part has no room."""
 
     request: int
     prompt: tuple[int, ...]

@@ -7,7 +7,9 @@ DESIGN.md, settled questions 2 to 5.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from math import isfinite
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -47,14 +49,15 @@ class Caching(msgspec.Struct, frozen=True, kw_only=True):
     uses; the tenant's name in `Submit.share`.  `context`: 32 bytes, `policies.scope.context.Asked.digest()`; what computes is
     mixed in by the executor.  `snapshot`: of the policy that decided; where a `Revoke` of its labels or
     covers is newer, the request ends with `Cause.REVOKED`.  What it keeps ends `idle_ms` after the last use
-    (not so where pinned) and `absolute_ms` after it was kept."""
+    (not so where pinned) and `absolute_ms` after it was kept; None, of a warm submit alone: when it is revoked,
+    purged or over its owner's quota, and not before."""
 
     owner: str
     context: bytes
     scopes: tuple[Scope, ...]
     snapshot: int
     idle_ms: int
-    absolute_ms: int
+    absolute_ms: int | None
 
     def ended_by(self, tags: frozenset[bytes], snapshot: int) -> bool:
         """Whether a `Revoke` of these ends what was decided so."""
@@ -117,6 +120,30 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     part: float
     pinned: float = 0.5
+
+
+class Allotted(NamedTuple):
+    """Blocks of the pool, for what requests keep and for what is registered."""
+
+    kept: int
+    pinned: int
+
+
+def allotted(quotas: Iterable[Quota], pool_blocks: int) -> dict[str, Allotted]:
+    """What each owner's quota comes to, among all of them."""
+    named = {each.owner: each for each in quotas}
+    scale = pool_blocks / max(1.0, sum(_at_least_0(each.part) for each in named.values()))
+    found = {}
+    for owner, quota in named.items():
+        whole = int(_at_least_0(quota.part) * scale)
+        pinned = int(min(1.0, _at_least_0(quota.pinned)) * whole)
+        found[owner] = Allotted(whole - pinned, pinned)
+    return found
+
+
+def _at_least_0(part: float) -> float:
+    """What is no part is none."""
+    return part if isfinite(part) and part > 0 else 0.0
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, tag="quotas"):

@@ -252,11 +252,13 @@ class Engine:
         return Moment(now_ns, self.blocks.free, self._books.times.rates)
 
     def _obey(self, now_ns: int) -> None:
-        """What was ordered of kept prefixes."""
+        """What was ordered of kept prefixes; and what is to be pinned, as far as that is known by then."""
         for owner, answer in self.keeper.obey(
             self._seqs.values(), lambda key: self._end(key, Cause.REVOKED, now_ns)
         ):
             self._out.answer(owner, answer)
+        for key, cause in self.keeper.foreseen():
+            self._end(key, cause, now_ns)
 
     def _hear_grammars(self, now_ns: int) -> None:
         """Compiled ones join the queue, refused ones end, and who waited for a mask goes on."""

@@ -78,6 +78,7 @@ class Keeper:
         self._revoked: dict[bytes, int] = {}
         self._forgot = 0  # snapshots below this may have been revoked, and it is not known of what
         self._orders: list[tuple[int, Order]] = []
+        self._registrations: list[Sequence] = []
 
     # Requests
 
@@ -97,6 +98,17 @@ class Keeper:
         caching = seq.job.caching
         if caching is not None and self._computes is not None:
             seq.trail = Trail(seq.job, caching, self.cache, self._blocks, self._context)
+        if seq.job.warm:
+            self._registrations.append(seq)
+
+    def foreseen(self) -> Iterable[tuple[Key, Cause]]:
+        """Of the warm submits filed since the last time, those that end with nothing computed: all of it is
+        pinned already, or there is no room for it.  To be asked when all orders before them are obeyed."""
+        new, self._registrations = self._registrations, []
+        for seq in new:
+            cause = Cause.QUOTA if seq.trail is None else seq.trail.foresee()
+            if cause is not None:
+                yield seq.key, cause
 
     def take(self, chunk: Chunk[Sequence]) -> None:
         """It is let in, and holds nothing yet: what was found becomes its own to read."""

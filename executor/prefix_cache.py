@@ -8,7 +8,8 @@ the order in which an owner's entries came to rest no entry stands before one th
 can go, in O(1).  What ends otherwise (by time, by revocation) takes along all that hangs on it, which nobody
 could reach any more.  An ended entry is found by nobody from that instant; its block stays in its owner's
 account until the last reader lets go, then it is wiped.  Pinned entries come of registration and end with
-it: no reader moves them.  An owner evicts its own and nobody else's (P4, P5).
+it: no reader moves them, and what traffic left in their place (where sharing by traffic is allowed, or was)
+goes when they come.  An owner evicts its own and nobody else's (P4, P5).
 
 Refuses to know: requests, keys, whose pseudonym a label is.  Instants are the engine's, one a step.
 Source: SECURITY.md §2; `policies.scope.residency`.
@@ -21,11 +22,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
-from math import isfinite
 from typing import Final
 
 from executor.block_manager import BlockManager
-from executor.contract import Quota, Scope
+from executor.contract import Quota, Scope, allotted
 from policies.scope.residency import Ttl, alive, ends_ns
 
 _SWEEP_MAX: Final = 32
@@ -111,15 +111,12 @@ class PrefixCache:
     def allot(self, quotas: Iterable[Quota]) -> list[Entry]:
         """New quotas, by configuration alone.  What ended for them: the longest at rest first, then
         whatever is left."""
-        named = {each.owner: each for each in quotas}
-        scale = 1 / max(1.0, sum(_at_least_0(each.part) for each in named.values()))
+        named = allotted(quotas, self._blocks.pool)
         for owner in self._owners.values():
             owner.kept_max = owner.pinned_max = 0
-        for name, quota in named.items():
+        for name, most in named.items():
             owner = self._owners.setdefault(name, Owner())
-            whole = int(_at_least_0(quota.part) * scale * self._blocks.pool)
-            owner.pinned_max = int(min(1.0, _at_least_0(quota.pinned)) * whole)
-            owner.kept_max = whole - owner.pinned_max
+            owner.kept_max, owner.pinned_max = most.kept, most.pinned
         ended: list[Entry] = []
         for owner in self._owners.values():
             while owner.kept > owner.kept_max and owner.rests:
@@ -158,18 +155,11 @@ class PrefixCache:
         entry = self._entries.get(place.value)
         if entry is None:
             return None
-        scope = place.scope
-        if not (
-            entry.label == scope.label
-            and entry.covers == scope.covers
-            and entry.parent is parent
-            and entry.context == place.context
-            and entry.tokens == place.tokens
-            and (entry.pinned or not scope.pinned)
-            and (entry.pinned or entry.owner is self._owners.get(owner))
-        ):
+        if not _is(entry, place, parent):
             self.counts.mismatches += 1
             return None
+        if not entry.pinned and (place.scope.pinned or entry.owner is not self._owners.get(owner)):
+            return None  # the same, left by requests, where only what is registered counts
         created_ns, used_ns = entry.created_ns, entry.used_ns
         if not alive(entry.ttl, created_ns=created_ns, used_ns=used_ns, now_ns=self.now_ns):
             self.end(entry)
@@ -213,25 +203,36 @@ class PrefixCache:
     def pin(
         self, owner: str, places: Seq[Place], parent: Entry | None, ttl: Ttl, blocks: Seq[int]
     ) -> bool:
-        """The blocks of a registration that come after `parent`: all of them are kept, or none."""
-        account = self._owners.get(owner)
+        """The blocks of a registration that come after `parent`: all of them are kept, or none.  What requests
+        left in their place goes, with all that hangs on it."""
         if not places:
             return True
-        if account is None or not self._fits_in(places[0], parent):
+        if not self.has_room(owner, len(places)):
             return False
-        room = min(account.pinned_max - account.pinned, self._blocks.pool - self._blocks.kept)
-        if len(places) > room:
+        left = self._entries.get(places[0].value)
+        if left is not None and not left.pinned and _is(left, places[0], parent):
+            self.end(left)
+        account = self._owners[owner]
+        if not self._fits_in(places[0], parent):
             return False
+        if len(places) > self._blocks.pool - self._blocks.kept:
+            return False  # others read what is over a quota that was lowered
         account.pinned += len(places)
         self.pinned += len(places)
         for place, block in zip(places, blocks, strict=True):
             parent = self._insert(account, place, parent, ttl, block, pinned=True)
         return True
 
-    def renew(self, owner: str, entry: Entry) -> None:
+    def has_room(self, owner: str, count: int) -> bool:
+        """Whether so many more could be pinned: a matter of quotas and registrations alone."""
+        account = self._owners.get(owner)
+        return account is not None and count <= account.pinned_max - account.pinned
+
+    def renew(self, owner: str, entry: Entry, ttl: Ttl) -> None:
         """Registered again: an owner's pinned entry begins anew."""
         if entry.pinned and entry.owner is self._owners.get(owner):
-            entry.created_ns = self.now_ns
+            entry.created_ns, entry.ttl = self.now_ns, ttl
+            self._note_end(entry)
 
     # What goes
 
@@ -373,9 +374,16 @@ class PrefixCache:
         assert self.pinned == sum(owner.pinned for owner in self._owners.values())
 
 
-def _at_least_0(part: float) -> float:
-    """What is no part is none."""
-    return part if isfinite(part) and part > 0 else 0.0
+def _is(entry: Entry, place: Place, parent: Entry | None) -> bool:
+    """Whether it is what its value says."""
+    scope = place.scope
+    return (
+        entry.label == scope.label
+        and entry.covers == scope.covers
+        and entry.parent is parent
+        and entry.context == place.context
+        and entry.tokens == place.tokens
+    )
 
 
 def _covers(under: dict[Entry, None]) -> tuple[bytes, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from policies.scope.labels import Level
 
@@ -34,23 +35,29 @@ def made_by_traffic(level: Level, *, opportunistic: bool) -> Source | None:
     return Source.OPPORTUNISTIC if opportunistic and level > Level.PUBLIC else None
 
 
+NEVER_NS: Final = 2**63 - 1
+"""An instant that does not come."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ttl:
-    """`idle_ns` None: pinned, no read moves its end.  `expires_ns`: the instant at which the earliest
+    """`idle_ns` None: pinned, no read moves its end.  `absolute_ns` None, of pinned alone: no end of its own;
+    it is there until it is taken away.  `expires_ns`: the instant at which the earliest
     of its documents' ACLs, or another policy that does not depend on tokens, ends it."""
 
-    absolute_ns: int
+    absolute_ns: int | None
     idle_ns: int | None
     expires_ns: int | None
 
     def __post_init__(self) -> None:
-        assert self.absolute_ns > 0
+        assert self.absolute_ns is None or self.absolute_ns > 0
         assert self.idle_ns is None or self.idle_ns > 0
+        assert self.absolute_ns is not None or self.idle_ns is None
 
 
 def ends_ns(ttl: Ttl, *, created_ns: int, used_ns: int) -> int:
     """The first instant at which it may not be read.  `used_ns`: the last read that counts."""
-    ends = created_ns + ttl.absolute_ns
+    ends = NEVER_NS if ttl.absolute_ns is None else created_ns + ttl.absolute_ns
     if ttl.idle_ns is not None:
         ends = min(ends, used_ns + ttl.idle_ns)
     return ends if ttl.expires_ns is None else min(ends, ttl.expires_ns)

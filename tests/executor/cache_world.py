@@ -27,6 +27,7 @@ from executor.cost import PESSIMIST, StepTimes
 from executor.prefix_cache import Entry, Place
 from executor.sequence import Sequence as Seq
 from executor.settings import Policy, Settings
+from policies.scope.residency import Ttl
 from tests.executor.fakes import FREE, Clock, FakeRunner, Harness, job
 from tests.executor.labelled import labelled, scope, tag
 from tests.executor.test_engine import greedy
@@ -50,13 +51,14 @@ class Known:
     pinned: bool
     created_ns: int
     used_ns: int
-    absolute_ns: int
+    absolute_ns: int | None
     idle_ns: int | None
     revoked: bool = False
 
     def alive(self, now_ns: int) -> bool:
         idle = self.idle_ns is None or now_ns < self.used_ns + self.idle_ns
-        return now_ns < self.created_ns + self.absolute_ns and idle
+        ends = self.absolute_ns is not None and now_ns >= self.created_ns + self.absolute_ns
+        return idle and not ends
 
     def rests_on(self, tags: Collection[bytes]) -> bool:
         return any(s.label in tags or set(tags) & set(s.covers) for s in self.scopes)
@@ -124,10 +126,11 @@ class Witness:
                     known.used_ns = cache.now_ns
             rest(listed)
 
-        def renewing(owner: str, entry: Entry) -> None:
-            renew(owner, entry)
+        def renewing(owner: str, entry: Entry, ttl: Ttl) -> None:
+            renew(owner, entry, ttl)
             if self.known[entry].owner == owner:
                 self.known[entry].created_ns = cache.now_ns
+                self.known[entry].absolute_ns = ttl.absolute_ns
 
         order = keeper.order
 
@@ -164,7 +167,7 @@ class Witness:
             pinned,
             now_ns,
             now_ns,
-            asked.caching.absolute_ms * MS,
+            None if asked.caching.absolute_ms is None else asked.caching.absolute_ms * MS,
             idle_ns,
         )
 
@@ -209,6 +212,10 @@ class Witness:
             if self.ordered or not known.alive(cache.now_ns) or self._hung_on_dead(gone):
                 continue
             assert not known.pinned, "a request ended what is registered"
+            if (
+                warmed
+            ):  # a registration takes the place of what was left there, and of what hangs on it
+                continue
             assert known.owner in owners_before, "another's traffic ended it"
         for came in after.keys() - before.keys():
             assert not self.known[came].pinned or self.known[came].owner in warmed
@@ -325,15 +332,19 @@ def asked(rng: Random, request: int, snapshot: int, versions: dict[str, int]) ->
         whose = doc.split("/", maxsplit=1)[0]
         prompt = DOCUMENT[: rng.choice([8, 10])]
         pinned = scope(doc, len(prompt), pinned=True, covers=f"cover/{doc}")
+        common["absolute_ms"] = rng.choice([None, common["absolute_ms"]])
         return labelled(request, prompt, pinned, owner=whose, warm=True, **common)
     prompt = DOCUMENT + words
     kind = rng.random()
     scopes = [scope(doc, len(DOCUMENT), pinned=True, covers=f"cover/{doc}")]
     if kind < 0.4:
         scopes, user = [scope(f"{owner}/all", len(DOCUMENT), disclosed=False)], f"{owner}/{user}+"
+    elif kind < 0.5 and doc.startswith(owner):  # what its tenant's requests leave under its label
+        scopes = [scope(doc, len(DOCUMENT), disclosed=False, covers=f"cover/{doc}")]
+        user += "+"
     elif kind < 0.6:
         scopes, user = [], f"{owner}/{rng.choice('uv')}"
-    covers = "" if kind < 0.6 else f"cover/{doc}"
+    covers = "" if len(scopes) == 0 or kind < 0.4 else f"cover/{doc}"
     return labelled(
         request,
         prompt,
@@ -387,7 +398,8 @@ def play(seed: int, requests_max: int = 9) -> tuple[Witness, Harness]:
             house.order(order)
         elif dice < 0.62:
             number += 1
-            house.order(Purge(number=number, owner=rng.choice([None, *TENANTS])))
+            whose = rng.choice([None, *TENANTS])
+            house.order(Purge(number=number, owner=whose, spare=rng.random() < 0.5))
         elif dice < 0.63:
             house.order(quotas_of(rng))
         elif dice < 0.68:

@@ -55,6 +55,8 @@ def _with(asked: Submit, **fields: object) -> Submit:
         _with(labelled(1, PROMPT), scopes=()),
         _with(labelled(1, PROMPT), idle_ms=0),
         _with(labelled(1, PROMPT), absolute_ms=2**63),
+        _with(labelled(1, PROMPT), absolute_ms=None),
+        _with(warm(1), absolute_ms=0),
         labelled(1, PROMPT, scope("x", 17)),
         labelled(1, PROMPT, scope("x", 12), scope("y", 8), scope("z", 18)),
         labelled(1, PROMPT, scope("x", 8), scope("x", 18)),

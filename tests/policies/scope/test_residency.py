@@ -8,6 +8,7 @@ import pytest
 
 from policies.scope.labels import Level
 from policies.scope.residency import (
+    NEVER_NS,
     Hit,
     Source,
     Ttl,
@@ -28,6 +29,8 @@ from policies.scope.residency import (
         (Ttl(1000, None, None), 900, 1010),
         (Ttl(1000, None, 500), 900, 500),
         (Ttl(1000, 100, 5), 10, 5),
+        (Ttl(None, None, None), 10, NEVER_NS),
+        (Ttl(None, None, 500), 900, 500),
     ),
 )
 def test_the_first_end_counts(ttl: Ttl, used_ns: int, ends: int) -> None:
@@ -40,7 +43,7 @@ def test_an_entry_from_the_future_is_dead() -> None:
     assert not alive(Ttl(1000, None, None), created_ns=10, used_ns=10, now_ns=9)
 
 
-@pytest.mark.parametrize("wrong", ((0, None, None), (-1, 5, None), (5, 0, None)))
+@pytest.mark.parametrize("wrong", ((0, None, None), (-1, 5, None), (5, 0, None), (None, 5, None)))
 def test_a_life_has_a_length(wrong: Any) -> None:
     with pytest.raises(AssertionError):
         Ttl(*wrong)
