@@ -11,27 +11,37 @@ Refuses to know: sequences, requests, clocks.  Pure but for `StepTimes`, which r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Final, NamedTuple
 
 _KEEP: Final = 0.95  # a step's say fades with a half-life of about 14 steps
 _PULL: Final = 0.03
 _FLOOR_NS: Final = 1_000.0
+_LATE_PART: Final = 0.01
+_LATE_MOVES: Final = 0.02
+_LATE_MAX: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
     """The four coefficients, in nanoseconds.  Never negative.  `sequence_ns` is what a row costs
-    whatever its length: sampling above all."""
+    whatever its length: sampling above all.  `late`: how many times what they say a step with prompts
+    takes, but for one in a hundred.  At least 1."""
 
     step_ns: float
     token_ns: float
     token_context_ns: float
     sequence_ns: float = 0.0
+    late: float = 1.0
 
     def tokens_ns(self, new: int, start: int) -> float:
         """What `new` more tokens after `start` computed ones add to a row."""
         return new * (self.token_ns + self.token_context_ns * (start + (new + 1) / 2))
+
+    def said_ns(self, rows: int, new: int, context: float) -> float:
+        """A step of `rows` with `new` tokens in all; `context`: Σ new·context."""
+        rest_ns = self.token_ns * new + self.token_context_ns * context
+        return self.step_ns + self.sequence_ns * rows + rest_ns
 
     def row_ns(self, new: int, start: int) -> float:
         """xᵢ: what a row of `new` tokens after `start` computed ones adds to a step."""
@@ -47,8 +57,8 @@ PESSIMIST: Final = Rates(step_ns=5e6, token_ns=1e6, token_context_ns=100.0, sequ
 """Before anything was measured: a slow machine, so the first chunk is short rather than long."""
 
 
-_SCALES: Final = astuple(PESSIMIST)
-_TERMS: Final = len(_SCALES)
+_TERMS: Final = 4
+_SCALES: Final = astuple(PESSIMIST)[:_TERMS]
 """What makes the pull on each coefficient comparable; faster machines feel less of it."""
 
 
@@ -99,7 +109,11 @@ def attribute(total_ns: int, rows: Sequence[Share], rates: Rates) -> list[tuple[
 class StepTimes:
     """Fits `Rates` to measured steps: least squares of the relative error with exponential
     forgetting, pulled slightly towards the last answer.  That pull decides where recent steps say
-    nothing (only decodes for a minute), so that what was learnt of prompts is not forgotten."""
+    nothing (only decodes for a minute), so that what was learnt of prompts is not forgotten.
+
+    `late` follows its percentile by small moves (Robbins and Monro): up by 99 of them when a step took
+    longer, down by one when it did not, so it stands where one in a hundred does.  Bounded, for no caution
+    helps against a machine that stops.  Steps without prompts do not count: nobody can make them shorter."""
 
     __slots__ = ("_moments", "_products", "rates")
 
@@ -112,17 +126,23 @@ class StepTimes:
         scale = max(float(measured_ns), _FLOOR_NS)
         new = sum(row.new for row in rows)
         context = sum(row.new * (row.start + (row.new + 1) / 2) for row in rows)
+        late = self.rates.late
+        if new > len(rows):
+            said_ns = self.rates.said_ns(len(rows), new, context)
+            exceeded = measured_ns > late * said_ns
+            late += _LATE_MOVES * ((1 - _LATE_PART) if exceeded else -_LATE_PART)
+            late = max(1.0, min(_LATE_MAX, late))
         x = (1.0 / scale, new / scale, context / scale, len(rows) / scale)
         for i in range(_TERMS):
             self._moments[i] = _KEEP * self._moments[i] + x[i]
             line = self._products[i]
             for j in range(_TERMS):
                 line[j] = _KEEP * line[j] + x[i] * x[j]
-        self.rates = self._solve()
+        self.rates = replace(self._solve(), late=late)
 
     def _solve(self) -> Rates:
         """Solve (S + εD)·θ = r + εD·θ_last, dropping a coefficient that came out negative."""
-        last = astuple(self.rates)
+        last = astuple(self.rates)[:_TERMS]
         used = list(range(_TERMS))
         while used:
             matrix, right = [], []

@@ -39,7 +39,7 @@ from executor.scheduler.promises import (
     told_ms,
 )
 from executor.scheduler.protocol import Limits, Moment, W, uncached_tokens
-from executor.scheduler.step import AIM
+from executor.scheduler.step import aim_ns
 from executor.scheduler.tickets import Tickets
 
 HALF_NS: Final = 10e9
@@ -197,7 +197,7 @@ class Admission(Generic[W]):
         itl_ms = terms_of(self.limits.workloads, work.workload).itl_ms
         if itl_ms is None:
             return self.limits.seqs
-        left_ns = AIM * itl_ms * 1e6 - rates.step_ns
+        left_ns = aim_ns(itl_ms, rates) - rates.step_ns
         row_ns = max(1.0, rates.row_ns(1, work.prompt_tokens + self._answer(work) // 2))
         return max(1.0, min(self.limits.seqs, left_ns / row_ns))
 

@@ -31,8 +31,8 @@ from executor.scheduler.protocol import (
     admission_tokens,
 )
 
-AIM: Final = 0.95
-"""Of what is promised between tokens: a step takes a little more or less than is expected."""
+_AIM: Final = 0.97
+"""Of what is promised between tokens: there is a little time between steps, too."""
 
 
 class Draft(Generic[W]):
@@ -185,7 +185,7 @@ class Draft(Generic[W]):
 
     def _strictest_ns(self, seqs: Seq[W]) -> float:
         least_ns = self._rates.step_ns + self._rates.row_ns(1, 0)
-        return strictest_ns(seqs, self._limits, least_ns)
+        return strictest_ns(seqs, self._limits, self._rates, least_ns)
 
     def fits(self, seq: W) -> bool:
         """Whether there is a row and the memory for all that `seq` knows and one token more."""
@@ -247,23 +247,28 @@ def _own(seq: Work) -> Iterator[int]:
     return islice(seq.blocks, seq.pooled, None)
 
 
-def strictest_ns(seqs: Seq[Work], limits: Limits, least_ns: float = 0.0) -> float:
+def strictest_ns(seqs: Seq[Work], limits: Limits, rates: Rates, least_ns: float = 0.0) -> float:
     """What to aim at between tokens for the strictest promise among them, of those that come to
     `least_ns`; infinite if there is none."""
     promised = [each for each in limits.workloads if each.itl_ms is not None]
     classes = {seq.workload for seq in seqs} if promised else ()
     aims = [
-        AIM * each.itl_ms * 1e6
+        aim_ns(each.itl_ms, rates)
         for each in limits.workloads
         if each.itl_ms is not None and each.name in classes
     ]
     return min((aim for aim in aims if aim >= least_ns), default=inf)
 
 
+def aim_ns(itl_ms: float, rates: Rates) -> float:
+    """What a step is filled up to for this promise: what it takes at worst must keep it."""
+    return _AIM * itl_ms * 1e6 / rates.late
+
+
 def step_budget(decoding: Seq[Work], rates: Rates, limits: Limits) -> TimeBudget:
     """What prompts may take of the next step beside the decodes: until the strictest promise between
     tokens among those who decode, or `step_ms_max`.  SCHEDULER.md §2, step 5."""
-    whole_ns = min(limits.step_ms_max * 1e6, strictest_ns(decoding, limits))
+    whole_ns = min(limits.step_ms_max * 1e6, strictest_ns(decoding, limits, rates))
     decodes_ns = sum(rates.decodes_ns([seq.computed for seq in decoding]))
     return TimeBudget(
         rates,

@@ -99,6 +99,36 @@ def test_a_minute_of_decodes_does_not_forget_what_prompts_cost() -> None:
     assert 0.5 < step_ns(rows, times.rates) / step_ns(rows, REAL) < 2
 
 
+def test_what_a_step_takes_at_worst_is_learnt_from_the_steps() -> None:
+    """One step with prompts in a hundred takes longer; a quiet machine forgets it, decodes teach nothing."""
+    rng, times = Random(5), StepTimes()
+    exceeded = 0
+    for number in range(6000):
+        rows = [*mixed(rng), Share(new=64, start=0)]
+        took_ns = step_ns(rows, REAL) * rng.lognormvariate(0.0, 0.06)
+        said_ns = step_ns(rows, times.rates) * times.rates.late
+        exceeded += number >= 1000 and took_ns > said_ns
+        times.observe(rows, int(took_ns))
+    assert 1.10 < times.rates.late < 1.20  # 2.33 standard deviations: 1.15
+    assert 25 <= exceeded <= 100
+    worst = times.rates.late
+    for _ in range(500):
+        times.observe([Share(new=1, start=5)] * 4, int(step_ns([Share(1, 5)] * 4, REAL)))
+    assert times.rates.late == worst
+    for _ in range(2000):
+        rows = [*mixed(rng), Share(new=64, start=0)]
+        times.observe(rows, int(step_ns(rows, REAL)))
+    assert times.rates.late < 1.02
+
+
+def test_no_caution_helps_against_a_machine_that_stops() -> None:
+    rng, times = Random(6), StepTimes()
+    for number in range(2000):
+        rows = [*mixed(rng), Share(new=64, start=0)]
+        times.observe(rows, int(step_ns(rows, REAL)) * (1 if number % 10 else 20))
+        assert 1.0 <= times.rates.late <= 1.25
+
+
 def test_rates_are_never_negative() -> None:
     rng, times = Random(3), StepTimes()
     for _ in range(500):
