@@ -95,9 +95,10 @@ def registered(house: House, under: str, doorway: Doorway) -> list[Route]:
             path = base if suffix is None else f"{base}/{{id}}{suffix}"
             return Route(path, endpoint, methods=[method])
 
-        found = [at("GET", family.every), at("POST", family.create)]
-        found += [at("GET", family.one, ""), at("PATCH", family.change, "")]
-        found += [at("DELETE", family.remove, ""), at("GET", family.content, "/content")]
+        alike: registered_call.Family = family.FAMILY
+        found = [at("GET", alike.every), at("POST", family.create)]
+        found += [at("GET", alike.one, ""), at("PATCH", family.change, "")]
+        found += [at("DELETE", alike.remove, ""), at("GET", alike.content, "/content")]
         if kind is Kind.DOCUMENT:
             found.append(at("PUT", family.set_acl, "/acl"))
         return found

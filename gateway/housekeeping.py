@@ -3,47 +3,58 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.house import House
-from security.audit import AuditEvent, RegisteredEvent
+from gateway.registered_records import confirmed, event_of, require_log, write
+from security.audit import RegisteredEvent
 
 RENEW_S = 15.0
 SWEEP_S = 5.0
 
 
 async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
-    """Renew what runs, resolve what was left behind.  A round that fails is logged and tried again:
+    """Renew what runs, resolve what was left behind.  A step that fails is logged and tried again:
     without this task every lease would lapse under running requests."""
     since_renewal_s = 0.0
     while True:
         await asyncio.sleep(every_s)
         since_renewal_s += every_s
-        try:
-            if since_renewal_s >= RENEW_S:
-                await renew(house)
-                since_renewal_s = 0.0
-            await expire(house)
-            swept = await house.book.sweep()
-            if swept.expired or swept.voided:
-                house.log(
-                    "book.swept", voided_count=len(swept.voided), expired_count=len(swept.expired)
-                )
-        except Exception as why:  # noqa: BLE001 — see above
-            house.log("housekeeping.failed", error=why)
+        if since_renewal_s >= RENEW_S and await _done(renew(house), house):
+            since_renewal_s = 0.0
+        for step in (expire, settle, sweep_book):
+            await _done(step(house), house)
+
+
+async def _done(step: Coroutine[Any, Any, None], house: House) -> bool:
+    try:
+        await step
+    except Exception as why:  # noqa: BLE001 — see above
+        house.log("housekeeping.failed", error=why)
+        return False
+    return True
 
 
 async def expire(house: House) -> None:
     """Registered texts whose time is over are removed, and that is recorded."""
-    for gone in await house.registered.sweep():
-        event = RegisteredEvent.DOCUMENT_EXPIRED
-        await house.audit.append(
-            AuditEvent(
-                kind=event.value,
-                tenant=gone.tenant,
-                target=None if gone.tenant is None else house.names.document(gone.tenant, gone.id),
-                outcome="done",
-            )
-        )
+    require_log(house)
+    gone = await house.registered.expire()
+    expired = [event_of(house, RegisteredEvent.DOCUMENT_EXPIRED, each) for each in gone]
+    await write(house, [replace(each, outcome="pending") for each in expired])
+
+
+async def settle(house: House) -> None:
+    """What was taken away and is not confirmed is asked for again, and that it is over is recorded."""
+    await write(house, confirmed(house, await house.registered.sweep()))
+
+
+async def sweep_book(house: House) -> None:
+    swept = await house.book.sweep()
+    if swept.expired or swept.voided:
+        house.log("book.swept", voided_count=len(swept.voided), expired_count=len(swept.expired))
 
 
 async def renew(house: House) -> None:

@@ -7,22 +7,21 @@ Refuses to know: HTTP, chat templates, tokens.  Source: DESIGN.md, settled 3 and
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gateway.errors import ApiError, from_deny, invalid, unavailable
 from gateway.house import House
 from gateway.provenance import GAP, Part, PartKind, Resolved
-from gateway.refusals import audit_down
 from gateway.registered import Registered
+from gateway.registered_records import event_of, write
 from policies.facts import Principal
 from policies.registered import Outline, variables_fault, widest_first
 from policies.registered import outline as outline_of
 from policies.scope import labels
 from policies.scope.labels import Document, Label, join, join_all
 from policies.verdict import Deny, Reason
-from security.audit import AuditEvent, AuditUnavailable, RegisteredEvent
+from security.audit import RegisteredEvent
 from tenants.documents import Kind, Record
 from tenants.store import StoreUnavailable
 
@@ -108,24 +107,13 @@ async def resolved_for(
 ) -> Resolved | None:
     """`resolve`, and a record of each document that is read.  Raises ApiError."""
     found = await resolve(house.registered, who, asked)
-    if found is not None and who.tenant is not None:
-        events = [
-            AuditEvent(
-                kind=RegisteredEvent.DOCUMENT_READ.value,
-                request_id=request_id,
-                tenant=who.tenant,
-                subject=house.names.person(who.tenant, who.issuer, who.user),
-                credential_id=who.credential.id,
-                target=house.names.document(who.tenant, part.id),
-                outcome="done",
-            )
-            for part in found.parts
-            if part.kind is PartKind.DOCUMENT
+    if found is not None:
+        read = RegisteredEvent.DOCUMENT_READ
+        records = [
+            each for id_ in asked.documents if (each := house.registered.documents.find(id_))
         ]
-        try:
-            await asyncio.gather(*map(house.audit.append, events))
-        except AuditUnavailable as down:
-            raise audit_down() from down
+        events = [event_of(house, read, each, who, request_id) for each in records]
+        await write(house, events)
     return found
 
 

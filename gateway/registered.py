@@ -3,11 +3,19 @@ the way out.
 
 Theory of operation.  Taking a right away is five steps, in this order, and its answer comes after the
 last: durable in SQL, under a version that never comes back; visible in memory, so that nothing new is
-admitted by it; the executors told, who answer when no look-up can hit any more; running readers, which
-were interrupted at once, gone; what was replaced wiped from the files, if not now then by a later round.
-A crash in between leaves the first step done and every later one moot, since the keys of all that was
-cached die with the process.  What an executor does not acknowledge is owed to it and asked again by
-`sweep`, and the caller is told that it is not over.
+admitted by it, and whoever reads by it interrupted; recorded, while the executors are told, who answer when
+no look-up can hit any more; running readers gone; what was replaced wiped from the files.  What an executor does
+not acknowledge is owed to it and asked again by `sweep`, as is what could not be wiped, and the caller is
+told that it is not over.
+
+A crash in between leaves the first step done and every later one moot: executors end with this process,
+and the keys of all that was cached die with both.  Files are wiped once after every start, for what the
+process before left there.  What a crash can lose is a record: SQL and the audit log are two, and of a
+change that was durable for some milliseconds there is none; the newer version in SQL speaks for itself.
+
+A list that only grew takes nothing from whoever reads by the old one.  They are left to finish; what was
+computed by it is out of reach meanwhile, and goes when nobody reads by it any more, or with the next
+change that takes something away.
 
 Refuses to know: HTTP, who may (`policies.registered`; a caller says, of what is replaced), chat templates.
 Source: SECURITY.md §2, P6, P8, P12; DESIGN.md, settled 3.
@@ -18,14 +26,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from executor.contract import COVERS_MAX
 from gateway.errors import ApiError, unavailable
 from gateway.live import Live, LiveRequest
 from gateway.permission import Permission
+from gateway.revocations import Ending, Revocations
 from policies.registered import narrower
 from policies.scope.labels import Document
 from security.cache_keys import CacheKeys
@@ -46,15 +54,6 @@ Changed = Callable[[Record], Record]
 come, so that nobody else's change lies between.  Raises ApiError."""
 
 
-class Revoker(Protocol):
-    """One executor's side of a revocation."""
-
-    async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> None:
-        """Returns when no look-up can hit what rests on one of `tags` and was decided by an older
-        snapshot, no such request runs, and what was kept is zeroed.  One that is down keeps nothing,
-        and returns at once.  Raises where it does not know; ask again."""
-
-
 class About(msgspec.Struct, frozen=True):
     """What a text is called.  Sealed like the text: a title says what it is about."""
 
@@ -70,11 +69,11 @@ class Registered:
     seals: Seals
     keys: CacheKeys
     live: Live
-    revokers: Sequence[Revoker]
+    revocations: Revocations
     log: Callable[..., None]
     mint_id: Callable[[Kind], str]
-    _owed: dict[bytes, int] = field(default_factory=dict, repr=False)
-    _unwiped: bool = False
+    _outgrown: dict[Document, Record] = field(default_factory=dict, repr=False)
+    _unwiped: bool = True  # a process before us may have ended in between
     _alarm: asyncio.TimerHandle | None = None
 
     async def create(
@@ -99,7 +98,7 @@ class Registered:
         tokens: Mapping[str, int],
         room: Room,
         changed: Changed,
-    ) -> Record:
+    ) -> tuple[Record, Ending | None]:
         """A new content version, and what else `changed` makes.  A document's old one is gone with
         whoever still reads it; a template's stays, for those who name it."""
 
@@ -107,26 +106,31 @@ class Registered:
             return self._sealed(new, text, about, tokens)
 
         old, new = await self._put(id_, changed, sealed, room)
-        if new.kind is Kind.DOCUMENT:
-            await self._end((old,), wipe=True)
-        return new
+        return new, self._end((old,), wipe=True) if new.kind is Kind.DOCUMENT else None
 
-    async def change(self, id_: str, changed: Changed) -> tuple[Record, Record]:
+    async def change(self, id_: str, changed: Changed) -> tuple[Record, Record, Ending | None]:
         """Readers or expiry: what it was, and what it is now."""
         old, new = await self._put(id_, changed, None, Room())
-        if old.acl_version != new.acl_version:
-            await self._after_change(old, takes_away(old, new))
-        return old, new
+        ending = None
+        if takes_away(old, new):
+            ending = self._end((old,), wipe=False)
+        elif old.acl_version != new.acl_version:
+            self._outgrown.update((each, old) for each in _named(old))
+            if (cleared := self._clear()) is not None:
+                await self.revocations.ask(cleared)
+        return old, new, ending
 
-    async def remove(self, records: Iterable[Record]) -> tuple[Record, ...]:
+    async def remove(self, records: Iterable[Record]) -> tuple[tuple[Record, ...], Ending | None]:
+        """Those that were there."""
         gone = await self.documents.remove([each.id for each in records])
-        await self._end(gone, wipe=True)
-        return gone
+        return gone, self._end(gone, wipe=True)
 
-    async def text(self, record: Record, version: int | None = None) -> str:
-        """Of the newest version, or of one.  ApiError 404 where it is gone meanwhile."""
-        found = await self.texts([(record, version or record.content_version)])
-        return found[0]
+    async def finish(self, ending: Ending) -> bool:
+        """Steps three to five.  Whether it is confirmed: what is not, is owed."""
+        word, *_ = await asyncio.gather(
+            self.revocations.ask(ending), _left(ending.struck), self._wipe()
+        )
+        return word
 
     async def texts(self, wanted: Sequence[tuple[Record, int]]) -> list[str]:
         """In one read.  KeyError where one of them is gone, or cannot be opened any more."""
@@ -149,38 +153,46 @@ class Registered:
             self._about(each, version, rows.get((each.id, version))) for each, version in wanted
         ]
 
-    async def suspended(self, tenant: str) -> None:
+    async def suspended(self, tenant: str) -> Ending:
         """Everything that was kept under this tenant's secret is out of reach, and stays so after it is
-        served again."""
+        served again.  StoreUnavailable: ask again."""
         snapshot = await self.documents.count_up()
-        struck = self._withdraw()
-        await self._revoke(self._of_secret(tenant), snapshot)
-        await _left(struck)
+        tags, struck = self._of_secret(tenant), self._withdraw()
+        return self.revocations.owe(Ending(tags, snapshot, tenant=tenant, struck=struck))
 
     async def shred(self, tenant: str) -> int:
         """Destroy the tenant's secret and everything registered under it.  How many texts there were.
-        Whatever fails in between, it can be asked again."""
+        Whatever fails in between, it can be asked again.  ApiError 503 where it is done, but for an
+        executor's word."""
         tags = self._of_secret(tenant)
-        self._owe(
-            tags, await self.documents.count_up()
-        )  # first: once it is gone, nothing names them
+        # Owed before the secret goes, since nothing names them afterwards; and again for who began meanwhile.
+        first = self.revocations.owe(Ending(tags, await self.documents.count_up(), tenant=tenant))
         await self.secrets.shred(tenant)
-        gone = await self.documents.remove([each.id for each in self.documents.of(tenant)])
-        self._owe(tags, await self.documents.count_up())  # also by whom began meanwhile
-        await self._end(gone, wipe=True)
+        gone, ending = await self.remove(self.documents.of(tenant))
+        last = Ending(tags, await self.documents.count_up(), tenant=tenant)
+        self.revocations.owe(last, instead=first)
+        words = [await self.finish(each) for each in (last, ending) if each is not None]
+        if not all(words):
+            raise unacknowledged()
         return len(gone)
 
-    async def sweep(self) -> tuple[Record, ...]:
-        """Every few seconds: confirm, remove what has lapsed, do what is owed.  What was removed."""
-        await self._confirm()
+    async def expire(self) -> tuple[Record, ...]:
+        """Every few seconds: remove what has lapsed.  StoreUnavailable."""
         lapsed = self.documents.lapsed()
-        gone = await self.remove(lapsed) if lapsed else ()
-        if self._owed:
-            await self._revoke((), self.documents.snapshot().id)
-        if self._unwiped:
-            await self._wipe()
+        gone, _ = await self.remove(lapsed) if lapsed else ((), None)
         self._set_alarm()
         return gone
+
+    async def sweep(self) -> tuple[Ending, ...]:
+        """Every few seconds: hear of others' changes, and do what is owed.  What is confirmed by that."""
+        try:
+            await self._confirm()
+        except StoreUnavailable as why:  # what is owed needs no database
+            self.log("registered.unconfirmed", error=why)
+        self._clear()
+        done = await self.revocations.ask_again()
+        await self._wipe()
+        return done
 
     # How.
 
@@ -194,7 +206,9 @@ class Registered:
         """VersionMoved where it is gone.  What another process has changed is read anew, and judged anew."""
         for _ in range(OVERTAKEN_MAX):
             try:
-                return await self.documents.put(id_, changed, sealed, room)
+                found = await self.documents.put(id_, changed, sealed, room)
+                self._set_alarm()
+                return found
             except VersionMoved:
                 await self._confirm()
                 if self.documents.find(id_) is None:
@@ -203,25 +217,36 @@ class Registered:
 
     async def _confirm(self) -> None:
         """What another process has changed or removed is ended here, too."""
-        await self._end(await self.documents.confirm(), wipe=False)
+        self._end(await self.documents.confirm(), wipe=False)
 
-    async def _after_change(self, old: Record, ends: bool) -> None:
-        """A list that only grew takes nothing from whoever reads by the old one: they are left to
-        finish, and what is kept by it to its age.  Where nobody does, it is cleared at once."""
-        named = _named(old)
-        if ends or not self.live.reading(lambda label: not named.isdisjoint(label.documents)):
-            await self._end((old,), wipe=False)
-        self._set_alarm()
+    def _end(self, gone: tuple[Record, ...], *, wipe: bool) -> Ending | None:
+        """These versions are over, and older ones of the same with them.  Nothing is awaited: what is
+        visible is owed."""
+        if not gone:
+            return None
+        self._unwiped |= wipe
+        ids = {each.id for each in gone}
+        older = [each for each, old in self._outgrown.items() if old.id in ids]
+        records = (*gone, *(self._outgrown.pop(each) for each in older))
+        ending = Ending(
+            tuple(tag for each in records for tag in self._tags(each)),
+            self.documents.snapshot().id,
+            records=gone,
+            struck=self._withdraw(),
+        )
+        return self.revocations.owe(ending)
 
-    async def _end(self, gone: Iterable[Record], *, wipe: bool) -> None:
-        """Steps three to five for versions that are over."""
-        tags = [tag for each in gone for tag in self._tags(each)]
-        struck = self._withdraw()
-        await self._revoke(tags, self.documents.snapshot().id)
-        await _left(struck)
-        if wipe and tags:
-            self._unwiped = True
-            await self._wipe()
+    def _clear(self) -> Ending | None:
+        """Of the lists that have grown, the old ones by which nobody reads any more."""
+
+        def is_read(outgrown: Document) -> bool:
+            return self.live.reading(lambda label: outgrown in label.documents)
+
+        left = [each for each in self._outgrown if not is_read(each)]
+        if not left:
+            return None
+        tags = [tag for each in left for tag in self._tags(self._outgrown.pop(each))]
+        return self.revocations.owe(Ending(tuple(tags), self.documents.snapshot().id))
 
     def _withdraw(self) -> tuple[LiveRequest, ...]:
         struck = self.live.withdraw()
@@ -229,37 +254,15 @@ class Registered:
             self.log("authority.withdrawn", kind="registered_text", count=len(struck))
         return struck
 
-    async def _revoke(self, tags: Iterable[bytes], snapshot: int) -> None:
-        """Owed until every executor has acknowledged.  Raises ApiError 503 where one has not."""
-        self._owe(tags, snapshot)
-        owed = dict(self._owed)
-        if not owed:
-            return
-        named, newest = tuple(sorted(owed)), max(owed.values())
-        heard = await asyncio.gather(
-            *(
-                each.revoke(named[at : at + COVERS_MAX], newest)
-                for each in self.revokers
-                for at in range(0, len(named), COVERS_MAX)
-            ),
-            return_exceptions=True,
-        )
-        if failed := [why for why in heard if isinstance(why, BaseException)]:
-            self.log("revocation.owed", count=len(named), error=failed[0])
-            raise unacknowledged()
-        for tag, at in owed.items():
-            if self._owed.get(tag) == at:
-                del self._owed[tag]
-
-    def _owe(self, tags: Iterable[bytes], snapshot: int) -> None:
-        self._owed.update(dict.fromkeys(tags, snapshot))
-
     async def _wipe(self) -> None:
         """What is left in a busy log is sealed, and goes with the next round."""
+        if not self._unwiped:
+            return
+        self._unwiped = False  # before: what is replaced meanwhile wants another round
         try:
             await self.documents.forget()
-            self._unwiped = False
         except StoreUnavailable as why:
+            self._unwiped = True
             self.log("registered.unwiped", error=why)
 
     def _set_alarm(self) -> None:

@@ -11,6 +11,7 @@ from gateway.house import Clock, Deployment
 from gateway.live import Live
 from gateway.permission import Permission
 from gateway.registered import Registered
+from gateway.revocations import Revocations
 from security.cache_keys import CacheKeys
 from security.keyring import Keyring, Purpose
 from security.keyring_tenants import TenantSecrets
@@ -24,7 +25,7 @@ PREFIXES = {Kind.DOCUMENT: "doc_", Kind.TEMPLATE: "tmpl_"}
 
 @dataclass(frozen=True, slots=True)
 class ExecutorRevoker:
-    """`gateway.registered.Revoker`."""
+    """`gateway.revocations.Revoker`."""
 
     executor: Executor
 
@@ -65,7 +66,7 @@ def registered_texts(
         seals=Seals(public, secrets.current, secrets.at, random.token_bytes),
         keys=keys,
         live=live,
-        revokers=tuple(ExecutorRevoker(each.executor) for each in deployments),
+        revocations=Revocations(tuple(ExecutorRevoker(each.executor) for each in deployments), log),
         log=log,
         mint_id=lambda kind: PREFIXES[kind] + random.token_hex(16),
     )

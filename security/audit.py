@@ -43,6 +43,7 @@ class RegisteredEvent(StrEnum):
     TEMPLATE_CHANGED = "template.changed"
     TEMPLATE_DELETED = "template.deleted"
     TEMPLATE_READ = "template.read"  # back, by who administers it
+    REVOCATION_CONFIRMED = "revocation.confirmed"  # of what was taken away before, nothing is kept
 
 
 class AuditUnavailable(Exception):

@@ -25,6 +25,7 @@ from policies.facts import Budget, Role
 from policies.verdict import Deny, Reason
 from tenants.directory import Directory, KeyRecord
 from tenants.reports import COLUMNS as USAGE_COLUMNS
+from tenants.store import StoreUnavailable
 
 FOR_EVER_MS = 2**62
 KEY_ROLES = frozenset({Role.TENANT_ADMIN.value, Role.FINANCE.value})
@@ -109,11 +110,15 @@ async def _set_suspended(call: Call, *, suspended: bool) -> object:
         await directory.suspend(call.name, reason=reason, actor=call.actor)
     else:
         await directory.resume(call.name, reason=reason, actor=call.actor)
+    kind, ending = "tenant.suspended" if suspended else "tenant.resumed", None
     if suspended:
-        await call.house.registered.suspended(call.name)
         call.house.purges.note(call.name)  # what it has registered is computed anew
-    kind = "tenant.suspended" if suspended else "tenant.resumed"
-    await call.record(kind, tenant=call.name, target=call.name, reason=None)
+        try:
+            ending = await call.house.registered.suspended(call.name)
+        except StoreUnavailable:  # suspended it is, and that has its record
+            await call.record(kind, tenant=call.name, target=call.name, reason=None)
+            raise
+    await call.record(kind, tenant=call.name, target=call.name, reason=None, ending=ending)
     return {"tenant": call.name, "suspended": suspended}
 
 

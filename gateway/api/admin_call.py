@@ -20,11 +20,14 @@ from gateway.errors import ApiError, invalid, unavailable
 from gateway.guard import read_body
 from gateway.house import House
 from gateway.identify import identify, request_id, route_name
-from gateway.refusals import audit_down, told
+from gateway.refusals import told
+from gateway.registered_records import settled
+from gateway.revocations import Ending
 from gateway.streaming import respond
+from gateway.unbroken import unbroken
 from policies.facts import Principal
 from security.api_keys import names_credential
-from security.audit import AuditEvent, AuditUnavailable
+from security.audit import AuditEvent
 from tenants.directory import DirectoryFault
 from tenants.store import StoreUnavailable
 
@@ -51,25 +54,28 @@ class Call:
         return asked
 
     async def record(
-        self, kind: str, *, tenant: str | None, target: str | None, reason: str | None
+        self,
+        kind: str,
+        *,
+        tenant: str | None,
+        target: str | None,
+        reason: str | None,
+        ending: Ending | None = None,
     ) -> None:
-        """Durable before the answer.  Free text a person wrote stays in the ledger, not here."""
+        """Durable before the answer.  Free text a person wrote stays in the ledger, not here.  `ending`:
+        what was taken away by it."""
         house, who = self.house, self.who
-        try:
-            await house.audit.append(
-                AuditEvent(
-                    kind=kind,
-                    request_id=request_id(self.scope),
-                    tenant=tenant,
-                    subject=house.names.person(who.tenant, who.issuer, who.user),
-                    credential_id=who.credential.id,
-                    target=target,
-                    outcome="done",
-                    reason=reason,
-                )
-            )
-        except AuditUnavailable as down:
-            raise audit_down() from down
+        done = AuditEvent(
+            kind=kind,
+            request_id=request_id(self.scope),
+            tenant=tenant,
+            subject=house.names.person(who.tenant, who.issuer, who.user),
+            credential_id=who.credential.id,
+            target=target,
+            outcome="done",
+            reason=reason,
+        )
+        await settled(house, done, ending)
 
     @property
     def actor(self) -> str:
@@ -109,8 +115,12 @@ class Route:
                 body = await read_body(receive, limit=BODY_BYTES_MAX)
         path = scope["path"]
         name = path[len(self.prefix) : len(path) - len(self.suffix)] if self.prefix else None
+        return await unbroken(self._answered(Call(self.house, who, scope, body, name)))
+
+    async def _answered(self, call: Call) -> object:
+        """To its end: half a revocation is none, and one without its record neither."""
         try:
-            return await self.handler(Call(self.house, who, scope, body, name))
+            return await self.handler(call)
         except DirectoryFault as fault:
             raise invalid(str(fault)) from fault
         except StoreUnavailable as down:

@@ -22,11 +22,11 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.api.registered_call import (
     Call,
+    Family,
     Name,
     Text,
     Title,
-    deleted,
-    listing,
+    about_of,
     name_of,
     text_of,
     view,
@@ -106,31 +106,6 @@ async def create(call: Call) -> object:
     return document_view(call, record, about)
 
 
-async def every(call: Call) -> object:
-    if call.who.tenant is None:
-        raise from_deny(Deny(Reason.NO_TENANT))
-    page, more = call.page()
-    abouts = await call.house.registered.abouts([(each, each.content_version) for each in page])
-    return listing(
-        (document_view(call, each, about) for each, about in zip(page, abouts, strict=True)), more
-    )
-
-
-async def one(call: Call) -> object:
-    record = call.found(Right.SEE)
-    return document_view(call, record, await _about(call, record))
-
-
-async def content(call: Call) -> object:
-    record = call.found(Right.TEXT)
-    try:
-        (text,) = await call.house.registered.texts([(record, record.content_version)])
-    except KeyError:
-        raise call.missing() from None
-    await call.record(RegisteredEvent.DOCUMENT_READ, record)
-    return text
-
-
 async def change(call: Call) -> object:
     asked = call.decode(Change)
     record = call.found(Right.CHANGE)
@@ -145,17 +120,17 @@ async def change(call: Call) -> object:
     if asked.text is None:
         if asked.title is not None:
             raise invalid("title: goes with a text; send both.", param="title")
-        _, changed = await house.registered.change(record.id, becomes)
+        _, changed, ending = await house.registered.change(record.id, becomes)
     else:
-        text, about = text_of(asked.text, "text"), await _about(call, record)
+        text, about = text_of(asked.text, "text"), await about_of(call, record)
         if asked.title is not None:
             about = About(name_of(asked.title, "title"))
         tokens = await call.tokens(text, record.tenant, "text")
-        changed = await house.registered.rewrite(
+        changed, ending = await house.registered.rewrite(
             record.id, text, about, tokens, call.room(record.tenant), becomes
         )
-    await call.record(RegisteredEvent.DOCUMENT_CHANGED, changed)
-    return document_view(call, changed, await _about(call, changed))
+    await call.record(RegisteredEvent.DOCUMENT_CHANGED, changed, ending)
+    return document_view(call, changed, await about_of(call, changed))
 
 
 async def set_acl(call: Call) -> object:
@@ -169,18 +144,11 @@ async def set_acl(call: Call) -> object:
             rights.add(Right.NARROW)
         return replace(call.permitted(old, *rights), readers=listed)
 
-    old, changed = await call.house.registered.change(call.id, becomes)
+    old, changed, ending = await call.house.registered.change(call.id, becomes)
     narrows = rules.narrower(changed.readers, old.readers)
     event = RegisteredEvent.DOCUMENT_REVOKED if narrows else RegisteredEvent.DOCUMENT_GRANTED
-    await call.record(event, changed)
-    return document_view(call, changed, await _about(call, changed))
-
-
-async def remove(call: Call) -> object:
-    record = call.found(Right.DELETE)
-    await call.house.registered.remove([record])
-    await call.record(RegisteredEvent.DOCUMENT_DELETED, record)
-    return deleted(call, record)
+    await call.record(event, changed, ending)
+    return document_view(call, changed, await about_of(call, changed))
 
 
 def readers(call: Call, asked: Listed) -> Readers:
@@ -221,14 +189,12 @@ def document_view(call: Call, record: Record, about: About) -> dict[str, Any]:
     return shown
 
 
-async def _about(call: Call, record: Record) -> About:
-    (about,) = await call.house.registered.abouts([(record, record.content_version)])
-    return about
-
-
 def _future(expires_at: int | None, now_s: int) -> int | None:
     if expires_at is not None and expires_at <= now_s:
         raise invalid(
             "expires_at: expected a second of Unix time that is still to come.", param="expires_at"
         )
     return expires_at
+
+
+FAMILY = Family(document_view, RegisteredEvent.DOCUMENT_READ, RegisteredEvent.DOCUMENT_DELETED)

@@ -8,7 +8,7 @@ steps: one look-up, one decision over whatever was found, nothing read (SECURITY
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
@@ -25,8 +25,10 @@ from gateway.guard import read_body
 from gateway.house import House, Reading
 from gateway.identify import identify, request_id, route_name
 from gateway.lifecycle import standing_of
-from gateway.refusals import audit_down, told
+from gateway.refusals import told
 from gateway.registered import About
+from gateway.registered_records import event_of, require_log, settled
+from gateway.revocations import Ending
 from gateway.streaming import respond
 from gateway.unbroken import unbroken
 from policies import registered as rules
@@ -35,7 +37,7 @@ from policies.facts import Principal
 from policies.registered import Right
 from policies.verdict import Deny, Reason
 from security.api_keys import names_credential
-from security.audit import AuditEvent, AuditUnavailable, RegisteredEvent
+from security.audit import RegisteredEvent
 from tenants.documents import Kind, Record, RegistryFull, Room, VersionMoved
 from tenants.store import StoreUnavailable
 
@@ -134,26 +136,12 @@ class Call:
         end = start + int(limit)
         return listed[start:end], end < len(listed)
 
-    async def record(self, event: RegisteredEvent, target: Record) -> None:
-        """Durable before the answer.  What is public is named, what is a tenant's has a pseudonym."""
-        house, who = self.house, self.who
-        named = target.id
-        if target.tenant is not None:
-            named = house.names.document(target.tenant, target.id) or "-"
-        try:
-            await house.audit.append(
-                AuditEvent(
-                    kind=event.value,
-                    request_id=request_id(self.scope),
-                    tenant=target.tenant,
-                    subject=house.names.person(who.tenant, who.issuer, who.user),
-                    credential_id=who.credential.id,
-                    target=named,
-                    outcome="done",
-                )
-            )
-        except AuditUnavailable as down:
-            raise audit_down() from down
+    async def record(
+        self, event: RegisteredEvent, target: Record, ending: Ending | None = None
+    ) -> None:
+        """Durable before the answer.  `ending`: what was taken away by it."""
+        done = event_of(self.house, event, target, self.who, request_id(self.scope))
+        await settled(self.house, done, ending)
 
     def room(self, tenant: str | None) -> Room:
         return Room() if tenant is None else Room(*self.house.directory.room_of(tenant))
@@ -232,6 +220,7 @@ class Route:
         """To its end, though the caller has gone: half a revocation is none."""
         if call.who.tenant is not None:
             standing_of(self.house, call.who)  # suspended, unknown: refused alike everywhere
+        require_log(self.house)
         try:
             return await self.handler(call)
         except RegistryFull as full:
@@ -270,17 +259,6 @@ def name_of(text: str, param: str) -> str:
     return whole(text, param)
 
 
-def listing(views: Iterable[dict[str, Any]], more: bool) -> dict[str, object]:
-    data = list(views)
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": more,
-    }
-
-
 def view(call: Call, record: Record, about: About) -> dict[str, Any]:
     """What every view begins with."""
     rights = call.rights(record)
@@ -295,5 +273,49 @@ def view(call: Call, record: Record, about: About) -> dict[str, Any]:
     }
 
 
-def deleted(call: Call, record: Record) -> dict[str, object]:
-    return {"id": record.id, "object": call.kind.value, "deleted": True}
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What documents and templates answer alike."""
+
+    view: Callable[[Call, Record, About], dict[str, Any]]
+    read: RegisteredEvent
+    deleted: RegisteredEvent
+
+    async def every(self, call: Call) -> object:
+        if call.kind is Kind.DOCUMENT and call.who.tenant is None:
+            raise from_deny(Deny(Reason.NO_TENANT))
+        page, more = call.page()
+        abouts = await call.house.registered.abouts([(each, each.content_version) for each in page])
+        data = [self.view(call, each, about) for each, about in zip(page, abouts, strict=True)]
+        return {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": more,
+        }
+
+    async def one(self, call: Call) -> object:
+        record = call.found(Right.SEE)
+        return self.view(call, record, await about_of(call, record))
+
+    async def content(self, call: Call) -> object:
+        record = call.found(Right.TEXT)
+        try:
+            (text,) = await call.house.registered.texts([(record, record.content_version)])
+        except KeyError:
+            raise call.missing() from None
+        await call.record(self.read, record)
+        return text
+
+    async def remove(self, call: Call) -> object:
+        gone, ending = await call.house.registered.remove([call.found(Right.DELETE)])
+        if not gone:  # somebody else was first
+            raise call.missing()
+        await call.record(self.deleted, gone[0], ending)
+        return {"id": gone[0].id, "object": call.kind.value, "deleted": True}
+
+
+async def about_of(call: Call, record: Record) -> About:
+    (about,) = await call.house.registered.abouts([(record, record.content_version)])
+    return about

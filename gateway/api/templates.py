@@ -22,10 +22,10 @@ from msgspec import Meta
 
 from gateway.api.registered_call import (
     Call,
+    Family,
     Text,
     Title,
-    deleted,
-    listing,
+    about_of,
     name_of,
     text_of,
     view,
@@ -75,51 +75,21 @@ async def create(call: Call) -> object:
     return template_view(call, record, about)
 
 
-async def every(call: Call) -> object:
-    page, more = call.page()
-    abouts = await call.house.registered.abouts([(each, each.content_version) for each in page])
-    return listing(
-        (template_view(call, each, about) for each, about in zip(page, abouts, strict=True)), more
-    )
-
-
-async def one(call: Call) -> object:
-    record = call.found(Right.SEE)
-    return template_view(call, record, await _about(call, record))
-
-
-async def content(call: Call) -> object:
-    record = call.found(Right.TEXT)
-    try:
-        (text,) = await call.house.registered.texts([(record, record.content_version)])
-    except KeyError:
-        raise call.missing() from None
-    await call.record(RegisteredEvent.TEMPLATE_READ, record)
-    return text
-
-
 async def change(call: Call) -> object:
     asked = call.decode(NewTemplate)
     record = call.found(Right.CHANGE)
-    text, about = _read(asked, await _about(call, record))
+    text, about = _read(asked, await about_of(call, record))
     tokens = await call.tokens(text, record.tenant, "text")
     now_s = call.house.clock.wall_ms() // 1000
 
     def becomes(old: Record) -> Record:
         return replace(call.permitted(old, Right.CHANGE), changed_at_s=now_s)
 
-    changed = await call.house.registered.rewrite(
+    changed, ending = await call.house.registered.rewrite(
         record.id, text, about, tokens, call.room(record.tenant), becomes
     )
-    await call.record(RegisteredEvent.TEMPLATE_CHANGED, changed)
+    await call.record(RegisteredEvent.TEMPLATE_CHANGED, changed, ending)
     return template_view(call, changed, about)
-
-
-async def remove(call: Call) -> object:
-    record = call.found(Right.DELETE)
-    await call.house.registered.remove([record])
-    await call.record(RegisteredEvent.TEMPLATE_DELETED, record)
-    return deleted(call, record)
 
 
 def template_view(call: Call, record: Record, about: About) -> dict[str, Any]:
@@ -148,6 +118,4 @@ def _read(asked: NewTemplate, old: About) -> tuple[str, About]:
     return text, About(title, found)
 
 
-async def _about(call: Call, record: Record) -> About:
-    (about,) = await call.house.registered.abouts([(record, record.content_version)])
-    return about
+FAMILY = Family(template_view, RegisteredEvent.TEMPLATE_READ, RegisteredEvent.TEMPLATE_DELETED)

@@ -93,7 +93,7 @@ def add_document(
         },
         "expires_at": expires_at,
     }
-    _show(_connect(admin_url, token, state_dir).post(DOCUMENTS, body), as_json=as_json)
+    _show(connect(admin_url, token, state_dir).post(DOCUMENTS, body), as_json=as_json)
 
 
 @documents.command("list")
@@ -104,7 +104,7 @@ def list_documents(
     as_json: Json = False,
 ) -> None:
     """List your documents and those you may read; an administrator's list has no titles."""
-    _table(listed(_connect(admin_url, token, state_dir), DOCUMENTS), as_json=as_json)
+    _table(listed(connect(admin_url, token, state_dir), DOCUMENTS), as_json=as_json)
 
 
 @documents.command("grant")
@@ -120,7 +120,7 @@ def grant(
     as_json: Json = False,
 ) -> None:
     """Let more people have a model read it."""
-    server = _connect(admin_url, token, state_dir)
+    server = connect(admin_url, token, state_dir)
     acl = _acl(server, id_)
     for field, more in _named(user, group, role, issuer, _whose(acl)).items():
         acl[field] = [*acl[field], *(each for each in more if each not in acl[field])]
@@ -140,7 +140,7 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Take it from somebody. Answers when nothing is read by the old right any more."""
-    server = _connect(admin_url, token, state_dir)
+    server = connect(admin_url, token, state_dir)
     acl = _acl(server, id_)
     gone = 0
     for field, less in _named(user, group, role, issuer, None).items():
@@ -162,7 +162,7 @@ def delete_document(
 ) -> None:
     """Delete a document; requests that read it end."""
     _show(
-        _connect(admin_url, token, state_dir).delete(f"{DOCUMENTS}/{segment(id_)}"), as_json=as_json
+        connect(admin_url, token, state_dir).delete(f"{DOCUMENTS}/{segment(id_)}"), as_json=as_json
     )
 
 
@@ -179,7 +179,7 @@ def add_template(
     as_json: Json = False,
 ) -> None:
     """Register a prompt template; an operator's is for every tenant. Variables are {{name}}."""
-    server = _connect(admin_url, token, state_dir)
+    server = connect(admin_url, token, state_dir)
     body = {"text": read_text(file), "title": title}
     if replaces is None:
         done = server.post(TEMPLATES, body)
@@ -196,7 +196,7 @@ def list_templates(
     as_json: Json = False,
 ) -> None:
     """List the tenant's templates and the public ones."""
-    _table(listed(_connect(admin_url, token, state_dir), TEMPLATES), as_json=as_json)
+    _table(listed(connect(admin_url, token, state_dir), TEMPLATES), as_json=as_json)
 
 
 @templates.command("delete")
@@ -209,12 +209,8 @@ def delete_template(
 ) -> None:
     """Delete a template with all its versions; requests that use it end."""
     _show(
-        _connect(admin_url, token, state_dir).delete(f"{TEMPLATES}/{segment(id_)}"), as_json=as_json
+        connect(admin_url, token, state_dir).delete(f"{TEMPLATES}/{segment(id_)}"), as_json=as_json
     )
-
-
-def _connect(admin_url: str | None, token: str | None, state_dir: Path) -> Server:
-    return connect(admin_url, token, state_dir)
 
 
 def _named(

@@ -436,7 +436,8 @@ def test_every_change_is_recorded_with_its_actor(tmp_path: Path) -> None:
                 ("key.revoked", "acme", new),
             ]
             assert [each["kind"] for each in records[3:]] == [
-                *("token.revoked", "subject.revoked", "tenant.suspended", "tenant.resumed"),
+                *("token.revoked", "subject.revoked", "tenant.suspended"),
+                *("revocation.confirmed", "tenant.resumed"),
                 "budget.set",
             ]
             actor = {(each["subject"], each["credential_id"]) for each in records}

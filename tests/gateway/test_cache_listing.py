@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.gateway.inhouse import Inhouse
 from tests.gateway.keeping import CACHE, PURGE, WHY, Keeping, row
+from tests.gateway.registered_kit import TMPLS, ask, register
 from tests.gateway.test_admin import problem
 from tests.gateway.test_line import lived
-from tests.gateway.test_registered import TMPLS, ask, register
 
 
 def test_each_sees_its_own_and_operators_all(tmp_path: Path) -> None:

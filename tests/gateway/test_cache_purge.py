@@ -17,9 +17,9 @@ from policies.scope.labels import Document
 from security.audit import AuditUnavailable
 from tests.gateway.inhouse import Inhouse
 from tests.gateway.keeping import PURGE, WHY, Keeping, Order, purge_records, read
+from tests.gateway.registered_kit import DOCS, TMPLS, do, register, sharing
 from tests.gateway.test_admin import ISSUER, problem
 from tests.gateway.test_line import lived
-from tests.gateway.test_registered import DOCS, TMPLS, do, register, sharing
 
 
 def test_a_purge_of_a_tenant_answers_with_its_proof(tmp_path: Path) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from gateway.api.documents import READERS_MAX
 from gateway.api.doorway import Doorway
 from gateway.api.registered_call import Call
 from gateway.app import registered
@@ -23,11 +20,20 @@ from gateway.references import References, resolve
 from policies.facts import Principal
 from policies.registered import Right
 from security.keyring_tenants import SecretGone
-from tenants.documents import TEMPLATE_VERSIONS_MAX, Kind
-from tests.gateway.inhouse import CHAT, MODEL, PLAN, Answered, Caller, Inhouse
+from tenants.documents import Kind
+from tests.gateway.inhouse import CHAT, MODEL, Answered, Inhouse
+from tests.gateway.registered_kit import (
+    DOCS,
+    TMPLS,
+    ask,
+    do,
+    on_disk,
+    register,
+    said,
+    sharing,
+)
 from tests.gateway.test_line import lived
 
-DOCS, TMPLS = "/v1/documents", "/v1/templates"
 CANARY = "canary-4200-heron"
 ISSUER = "https://dev.lockgate.invalid/"
 ABSENT = "doc_" + "0" * 32
@@ -38,34 +44,6 @@ ROUTES = (
     ("PUT", "/acl", {"users": [{"subject": "bob"}]}),
     ("DELETE", "", None),
 )
-
-
-async def register(caller: Caller, text: str = "The rent is 4200.", **more: Any) -> str:
-    answer = await caller.post(DOCS, {"text": text, **more})
-    assert answer.status == 200, answer.body
-    return str(answer.json()["id"])
-
-
-def sharing(*users: str, **more: Any) -> dict[str, Any]:
-    return {"acl": {"users": [{"subject": user} for user in users], **more}}
-
-
-async def ask(caller: Caller, *documents: str, text: str = "hi", **more: Any) -> Answered:
-    parts: list[dict[str, Any]] = [
-        {"type": "file", "file": {"file_id": each}} for each in documents
-    ]
-    parts.append({"type": "text", "text": text})
-    body = {"model": MODEL, "messages": [{"role": "user", "content": parts}], **more}
-    return await caller.post(CHAT, body)
-
-
-def said(answer: Answered) -> str:
-    assert answer.status == 200, answer.body
-    return str(answer.json()["choices"][0]["message"]["content"])
-
-
-async def do(caller: Caller, method: str, path: str, body: object = None) -> Answered:
-    return await caller.start(method, path, body).end()
 
 
 async def in_states(home: Inhouse) -> dict[str, str]:
@@ -261,76 +239,6 @@ def test_a_list_has_pages_and_shows_what_may_be_read(tmp_path: Path) -> None:
     lived(tmp_path, story)
 
 
-BAD: tuple[tuple[object, str | None], ...] = (
-    ({}, "text"),
-    ({"text": ""}, "text"),
-    ({"text": 5}, "text"),
-    ({"text": "a\0b"}, "text"),
-    (b'{"text": "\\ud800"}', None),
-    ({"text": "x", "title": ""}, "title"),
-    ({"text": "x", "title": "t" * 257}, "title"),
-    ({"text": "x", "title": "a\nb"}, "title"),
-    ({"text": "x", "title": "\0"}, "title"),
-    ({"text": "x", "expires_at": 1}, "expires_at"),
-    ({"text": "x", "expires_at": "soon"}, "expires_at"),
-    ({"text": "x", "expires_at": 2**63}, "expires_at"),
-    ({"text": "x", "acl": {"users": [{"subject": ""}]}}, "acl.users[0].subject"),
-    ({"text": "x", "acl": {"users": [{"subject": " a"}]}}, "acl.users[0]"),
-    (
-        {"text": "x", "acl": {"users": [{"subject": "a", "issuer": "\x1b[0m"}]}},
-        "acl.users[0].issuer",
-    ),
-    ({"text": "x", "acl": {"groups": [{"name": "a\0"}]}}, "acl.groups[0]"),
-    ({"text": "x", "acl": {"roles": ["operator"]}}, "acl.roles"),
-    ({"text": "x", "acl": {"roles": ["user"]}}, "acl.roles"),
-    ({"text": "x", "acl": {"everyone": True}}, None),
-    ({"text": "x", "id": ABSENT}, None),
-    ({"text": "x", "cache_salt": "s"}, None),
-    ([], None),
-)
-
-
-@pytest.mark.slow
-def test_what_is_no_document_is_refused_by_name(tmp_path: Path) -> None:
-    async def story(home: Inhouse) -> None:
-        alice = home.caller()
-        for body, param in BAD:
-            answer = await alice.post(DOCS, body)
-            assert answer.status == 400, (body, answer.body)
-            if param is not None:
-                assert answer.error["param"] == param, body
-        many = [{"subject": f"u{i}"} for i in range(10_000)]
-        crowded = await alice.post(DOCS, {"text": "x", "acl": {"users": many}})
-        assert (crowded.status, crowded.error["param"]) == (400, "acl.users")
-        assert (
-            await alice.post(DOCS, {"text": "x", "acl": {"users": many[:READERS_MAX]}})
-        ).status == 200
-        long = await alice.post(DOCS, {"text": "x " * 4000})
-        assert (long.status, long.error["code"]) == (400, "context_length_exceeded")
-        assert (await home.operator().post("/v1/admin/documents", {"text": "x"})).status == 403
-
-    lived(tmp_path, story)
-
-
-@pytest.mark.slow
-def test_a_plan_says_how_many_and_how_long(tmp_path: Path) -> None:
-    async def story(home: Inhouse) -> None:
-        alice = home.caller()
-        made = await asyncio.gather(*(alice.post(DOCS, {"text": "12345"}) for _ in range(6)))
-        assert sorted(each.status for each in made) == [200] * 3 + [403] * 3
-        full = next(each for each in made if each.status == 403)
-        assert full.error["code"] == "registry_full"
-        kept = next(each.json()["id"] for each in made if each.status == 200)
-        longer = await do(alice, "PATCH", f"{DOCS}/{kept}", {"text": "1234567890123456"})
-        assert (longer.status, longer.error["code"]) == (403, "registry_full")
-        assert (await do(alice, "PATCH", f"{DOCS}/{kept}", {"text": "1234"})).status == 200
-        await do(alice, "DELETE", f"{DOCS}/{kept}")
-        assert (await alice.post(DOCS, {"text": "12345"})).status == 200
-        assert (await home.caller("globex/carol").post(DOCS, {"text": "12345"})).status == 200
-
-    lived(tmp_path, story, plan=replace(PLAN, documents=3, document_tokens=20))
-
-
 @pytest.mark.slow
 def test_nothing_that_is_registered_lies_anywhere_in_the_clear(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
@@ -360,92 +268,6 @@ def test_nothing_that_is_registered_lies_anywhere_in_the_clear(tmp_path: Path) -
         assert not any(part in on_disk(home.folder) for part in before[kept, 1])
         assert (await ask(alice, kept)).status == 404
         assert (await alice.post(DOCS, {"text": "x"})).error["code"] == "tenant_shredded"
-
-    lived(tmp_path, story)
-
-
-def on_disk(folder: Path) -> bytes:
-    return b"".join(each.read_bytes() for each in folder.rglob("*") if each.is_file())
-
-
-@pytest.mark.slow
-def test_a_template_is_its_tenants_and_the_operators_everybodys(tmp_path: Path) -> None:
-    async def story(home: Inhouse) -> None:
-        admin, alice, carol = (home.caller(n) for n in ("acme/admin", "acme/alice", "globex/carol"))
-        made = await admin.post(TMPLS, {"text": "Be brief.\nFor {{who}}: {{who}}!", "title": "T"})
-        id_ = made.json()["id"]
-        assert made.json()["variables"] == ["who"]
-        assert (await alice.post(TMPLS, {"text": "x"})).status == 403
-        assert (
-            await home.operator("operator/finance").post("/v1/admin/templates", {"text": "x"})
-        ).status == 403
-        public = (await home.operator().post("/v1/admin/templates", {"text": "PUBLIC"})).json()[
-            "id"
-        ]
-        assert {each["id"] for each in (await alice.get(TMPLS)).json()["data"]} == {id_, public}
-        assert [each["id"] for each in (await carol.get(TMPLS)).json()["data"]] == [public]
-        assert (await alice.get(f"{TMPLS}/{id_}/content")).status == 403
-        assert (await admin.get(f"{TMPLS}/{id_}/content")).body.startswith(b"Be brief.")
-        for who, what, status in (
-            (alice, {"id": id_, "variables": {"who": "{{who}}"}}, 200),
-            (alice, {"id": public}, 200),
-            (carol, {"id": public}, 200),
-            (carol, {"id": id_, "variables": {"who": "x"}}, 404),
-            (alice, {"id": "tmpl_" + "0" * 32}, 404),
-            (alice, {"id": id_, "version": 2, "variables": {"who": "x"}}, 404),
-            (alice, {"id": id_}, 400),
-            (alice, {"id": id_, "variables": {"who": "x", "what": "y"}}, 400),
-            (alice, {"id": id_, "variables": {"who": 5}}, 400),
-            (alice, {"id": public, "variables": {"a": "b"}}, 400),
-            (alice, {"id": id_, "version": 0}, 400),
-            (alice, {"id": ""}, 400),
-            (alice, "tmpl", 400),
-        ):
-            answer = await ask(who, prompt=what)
-            assert answer.status == status, (what, answer.body)
-        text = said(await ask(alice, prompt={"id": id_, "variables": {"who": "{{who}}"}}))
-        assert text.startswith("system\nBe brief.\nFor {{who}}: {{who}}!\nuser\nhi")
-        document = await register(alice, "LEASE")
-        text = said(await ask(alice, document, prompt={"id": id_, "variables": {"who": "me"}}))
-        assert text.startswith("system\nBe brief.\n\n\nLEASE\n\nFor me: me!\nuser\nhi")
-
-    lived(tmp_path, story)
-
-
-@pytest.mark.slow
-def test_a_template_keeps_its_versions_and_loses_all_at_once(tmp_path: Path) -> None:
-    async def story(home: Inhouse) -> None:
-        admin, alice = home.caller("acme/admin"), home.caller()
-        id_ = (await admin.post(TMPLS, {"text": "ONE", "title": "T"})).json()["id"]
-        changed = (await do(admin, "PATCH", f"{TMPLS}/{id_}", {"text": "TWO {{x}}"})).json()
-        assert [changed[name] for name in ("version", "versions", "title")] == [2, [1, 2], "T"]
-        assert (await do(alice, "PATCH", f"{TMPLS}/{id_}", {"text": "x"})).status == 403
-        assert (await do(home.caller("globex/admin"), "DELETE", f"{TMPLS}/{id_}")).status == 404
-        assert "ONE" in said(await ask(alice, prompt={"id": id_, "version": 1}))
-        assert "TWO z" in said(await ask(alice, prompt={"id": id_, "variables": {"x": "z"}}))
-        for bad in ({"text": "{{x}}", "variables": []}, {"text": "x", "variables": ["x"]}):
-            assert (await admin.post(TMPLS, bad)).error["param"] == "variables"
-        crowded = "".join(f"{{{{v{i}}}}}" for i in range(65))
-        assert (await admin.post(TMPLS, {"text": crowded})).error["param"] == "text"
-        assert (await do(admin, "DELETE", f"{TMPLS}/{id_}")).status == 200
-        for version in (1, 2):
-            assert (await ask(alice, prompt={"id": id_, "version": version})).status == 404
-
-    lived(tmp_path, story)
-
-
-@pytest.mark.slow
-def test_versions_of_a_template_have_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert TEMPLATE_VERSIONS_MAX == 64
-    monkeypatch.setattr("tenants.documents.TEMPLATE_VERSIONS_MAX", 2)
-
-    async def story(home: Inhouse) -> None:
-        admin = home.caller("acme/admin")
-        id_ = (await admin.post(TMPLS, {"text": "1"})).json()["id"]
-        statuses = [(await do(admin, "PATCH", f"{TMPLS}/{id_}", {"text": t})).status for t in "23"]
-        assert statuses == [200, 403]
 
     lived(tmp_path, story)
 

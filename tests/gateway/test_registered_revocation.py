@@ -3,61 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from executor.contract import ExecutorLost, Revoked
-from executor.echo import EchoExecutor
 from gateway import housekeeping
-from gateway.errors import ApiError
-from tenants.documents import Documents, Readers, Room
-from tenants.secrets import SecretTable
+from policies.scope.labels import Document
 from tenants.store import StoreUnavailable
 from tests.gateway.inhouse import CHAT, MODEL, Exchange, Inhouse, inhouse
+from tests.gateway.registered_kit import (
+    BOB,
+    CONFIRMED,
+    DOCS,
+    TMPLS,
+    Telling,
+    ask,
+    do,
+    queued,
+    reading,
+    register,
+    said,
+    sharing,
+    told,
+    told_of,
+)
 from tests.gateway.test_line import Hold, lived
-from tests.gateway.test_registered import DOCS, TMPLS, ask, do, register, said, sharing
 
 LATER = ("rewrite", "suspend", "template")
-BOB = {"users": [{"subject": "bob"}]}
 
 
-class Telling(EchoExecutor):
-    """Remembers what it is told; `answer` holds its word back, `lost` is a connection that broke."""
-
-    def __init__(self, gate: Hold | None = None) -> None:
-        super().__init__(gate=gate)
-        self.told: list[tuple[tuple[bytes, ...], int]] = []
-        self.answer = asyncio.Event()
-        self.answer.set()
-        self.lost = False
-
-    async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
-        self.told.append((tags, snapshot))
-        await self.answer.wait()
-        if self.lost:
-            raise ExecutorLost
-        return await super().revoke(tags, snapshot)
-
-
-def reading(home: Inhouse, name: str, id_: str) -> Exchange:
-    parts = [{"type": "file", "file": {"file_id": id_}}, {"type": "text", "text": "hi"}]
-    body = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": parts}]}
-    return home.caller(name).start("POST", CHAT, body)
-
-
-async def told(echo: Telling) -> None:
-    async with asyncio.timeout(20):
-        while not echo.told:
-            await asyncio.sleep(0)
-
-
-async def queued(home: Inhouse, count: int) -> None:
-    """Until so many changes of the registry wait for their turn."""
-    async with asyncio.timeout(20):
-        while len(home.house.registered.documents._changing) < count:
-            await asyncio.sleep(0)
+def tag_of(home: Inhouse, id_: str, acl_version: int) -> bytes:
+    return home.house.registered.keys.of_document("acme", Document(id_, acl_version, 1))
 
 
 def test_a_narrowed_list_ends_who_lost_by_it_and_answers_afterwards(tmp_path: Path) -> None:
@@ -150,30 +126,6 @@ def test_an_owners_changes_at_the_same_time_come_one_after_the_other(
 
 
 @pytest.mark.slow
-def test_what_another_process_took_is_ended_here_and_judged_by(tmp_path: Path) -> None:
-    echo = Telling()
-
-    async def story(home: Inhouse) -> None:
-        alice = home.caller()
-        id_ = await register(alice, **sharing("bob"))
-        mine = home.house.registered.documents
-        clock = home.house.clock
-        theirs = Documents(
-            mine._store, monotonic_ns=clock.monotonic_ns, wall_s=lambda: clock.wall_ms() / 1000
-        )
-        await theirs.load()
-        await theirs.put(id_, lambda old: replace(old, readers=Readers()), None, Room())
-        kept = await do(home.caller("acme/admin"), "PUT", f"{DOCS}/{id_}/acl", BOB)
-        assert (kept.status, kept.error["code"]) == (403, "forbidden")
-        assert len(echo.told) == 1
-        await theirs.remove([id_])
-        assert (await do(alice, "PUT", f"{DOCS}/{id_}/acl", BOB)).status == 404
-        assert len(echo.told) == 2
-
-    lived(tmp_path, story, echo=echo)
-
-
-@pytest.mark.slow
 def test_a_list_that_grows_takes_nothing_from_who_reads(tmp_path: Path) -> None:
     gate = Hold(free=2)
     echo = Telling(gate)
@@ -185,10 +137,56 @@ def test_a_list_that_grows_takes_nothing_from_who_reads(tmp_path: Path) -> None:
         await exchange.until(lambda seen: b"delta" in b"".join(seen.parts))
         wider = {"users": [{"subject": "bob"}, {"subject": "eve"}]}
         assert (await do(alice, "PUT", f"{DOCS}/{id_}/acl", wider)).status == 200
+        await home.house.registered.sweep()
         assert echo.told == []
         assert home.house.live.withdraw() == ()  # whenever it is asked again
         gate.opened.set()
         assert (await exchange.end()).events()[-2]["choices"][0]["finish_reason"] == "stop"
+        # What was computed by the old list is out of reach, and goes with its last reader.
+        await home.house.registered.sweep()
+        assert [tags for tags, _ in echo.told] == [(tag_of(home, id_, 1),)]
+        await home.house.registered.sweep()
+        assert len(echo.told) == 1
+
+    lived(tmp_path, story, echo=echo)
+
+
+@pytest.mark.slow
+def test_a_list_that_shrinks_ends_what_was_computed_by_any_before(tmp_path: Path) -> None:
+    """Also by one that had grown meanwhile, and by which somebody still read."""
+    gate = Hold(free=2)
+    echo = Telling(gate)
+
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        id_ = await register(alice, **sharing("bob"))
+        exchange = reading(home, "acme/bob", id_)
+        await exchange.until(lambda seen: b"delta" in b"".join(seen.parts))
+        wider = {"users": [{"subject": "bob"}, {"subject": "eve"}]}
+        assert (await do(alice, "PUT", f"{DOCS}/{id_}/acl", wider)).status == 200
+        assert echo.told == []
+        assert (await do(alice, "PUT", f"{DOCS}/{id_}/acl", {})).status == 200
+        assert {*echo.told[0][0]} == {tag_of(home, id_, version) for version in (1, 2)}
+        assert len(home.house.live) == 0
+        await exchange.end()
+        await home.house.registered.sweep()
+        assert len(echo.told) == 1
+
+    lived(tmp_path, story, echo=echo)
+
+
+@pytest.mark.slow
+def test_of_two_who_delete_at_the_same_time_one_has_done_it(tmp_path: Path) -> None:
+    echo = Telling()
+
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        one = f"{DOCS}/{await register(alice)}"
+        async with home.house.registered.documents._alone:
+            begun = [alice.start("DELETE", one) for _ in range(2)]
+            await queued(home, 2)
+        assert sorted([(await each.end()).status for each in begun]) == [200, 404]
+        assert told_of(home) == [("document.deleted", "pending"), CONFIRMED]
 
     lived(tmp_path, story, echo=echo)
 
@@ -225,6 +223,8 @@ def test_whatever_ends_a_right_ends_its_readers(tmp_path: Path, how: str) -> Non
             home.time.ahead_ns += 61_000_000_000
             await home.house.registered.documents.confirm()
             await housekeeping.expire(home.house)
+            await housekeeping.settle(home.house)
+            await exchange.end()
             done = None
         assert done is None or done.status == 200
         assert echo.told
@@ -232,70 +232,8 @@ def test_whatever_ends_a_right_ends_its_readers(tmp_path: Path, how: str) -> Non
         ended = await exchange.end()
         assert ended.events()[-2]["error"]["code"] == "authorization_revoked"
         if how == "expire":
-            assert "document.expired" in [each["kind"] for each in home.audited()]
+            assert told_of(home) == [("document.expired", "pending"), CONFIRMED]
             assert home.house.registered.documents.find(id_) is None
-
-    lived(tmp_path, story, echo=echo)
-
-
-@pytest.mark.slow
-def test_what_is_not_acknowledged_is_in_force_said_and_asked_again(tmp_path: Path) -> None:
-    echo = Telling()
-
-    async def story(home: Inhouse) -> None:
-        alice = home.caller()
-        id_ = await register(alice, **sharing("bob"))
-        echo.lost = True
-        answer = await do(alice, "PUT", f"{DOCS}/{id_}/acl", {})
-        assert (answer.status, answer.error["code"]) == (503, "revocation_pending")
-        assert (await ask(home.caller("acme/bob"), id_)).status == 404
-        told = len(echo.told)
-        echo.lost = False
-        await home.house.registered.sweep()
-        assert echo.told[told][0] == echo.told[told - 1][0]
-        await home.house.registered.sweep()
-        assert len(echo.told) == told + 1  # nothing is owed any more
-
-    lived(tmp_path, story, echo=echo)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("failing", ("executor", "secrets", "texts"))
-def test_a_shredding_that_fails_midway_still_reaches_what_was_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
-    """The tags by which it is found are owed before the secret goes, and known after it is gone."""
-    echo = Telling()
-
-    async def story(home: Inhouse) -> None:
-        registered = home.house.registered
-        id_ = await register(home.caller())
-        tag = registered.keys.of_secret("acme", registered.secrets.current("acme").version)
-        before = registered.documents.snapshot().id
-
-        async def down(*_: object, **__: object) -> None:
-            raise StoreUnavailable("down")
-
-        def heard() -> bool:
-            return any(tag in tags and before < snapshot for tags, snapshot in echo.told)
-
-        with monkeypatch.context() as patched:
-            if failing == "executor":
-                echo.lost = True
-            elif failing == "secrets":
-                patched.setattr(SecretTable, "destroy", down)
-            else:
-                patched.setattr(registered.documents, "remove", down)
-            with pytest.raises((ApiError, StoreUnavailable)):
-                await registered.shred("acme")
-        echo.lost = False
-        echo.told.clear()
-        await registered.sweep()
-        assert heard()
-        echo.told.clear()
-        await registered.shred("acme")  # asked again, when there is no secret to ask of
-        assert heard()
-        assert registered.documents.find(id_) is None
 
     lived(tmp_path, story, echo=echo)
 

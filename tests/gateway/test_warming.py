@@ -9,8 +9,8 @@ from executor.contract import Cause, Submit
 from executor.echo import EchoExecutor
 from gateway.warming import Warming
 from tests.gateway.inhouse import Inhouse
+from tests.gateway.registered_kit import DOCS, TMPLS, ask, do, register, said, sharing
 from tests.gateway.test_line import lived
-from tests.gateway.test_registered import DOCS, TMPLS, ask, do, register, said, sharing
 
 
 class Recording(EchoExecutor):
