@@ -26,6 +26,10 @@ from tenants.documents import Kind, Record
 from tenants.store import StoreUnavailable
 
 DOCUMENTS_MAX = 32
+_READ = {
+    Kind.DOCUMENT: RegisteredEvent.DOCUMENT_READ,
+    Kind.TEMPLATE: RegisteredEvent.TEMPLATE_READ,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +109,12 @@ async def resolve(registered: Registered, who: Principal, asked: References) -> 
 async def resolved_for(
     house: House, who: Principal, request_id: str, asked: References
 ) -> Resolved | None:
-    """`resolve`, and a record of each document that is read.  Raises ApiError."""
+    """`resolve`, and a record of each text that is read.  Raises ApiError."""
     found = await resolve(house.registered, who, asked)
     if found is not None:
-        read = RegisteredEvent.DOCUMENT_READ
-        records = [
-            each for id_ in asked.documents if (each := house.registered.documents.find(id_))
-        ]
-        events = [event_of(house, read, each, who, request_id) for each in records]
+        named = [*asked.documents, *([] if asked.template is None else [asked.template.id])]
+        records = [each for id_ in named if (each := house.registered.documents.find(id_))]
+        events = [event_of(house, _READ[each.kind], each, who, request_id) for each in records]
         await write(house, events)
     return found
 

@@ -42,7 +42,7 @@ class RegisteredEvent(StrEnum):
     TEMPLATE_CREATED = "template.created"
     TEMPLATE_CHANGED = "template.changed"
     TEMPLATE_DELETED = "template.deleted"
-    TEMPLATE_READ = "template.read"  # back, by who administers it
+    TEMPLATE_READ = "template.read"  # by a request, or back by who administers it
     REVOCATION_CONFIRMED = "revocation.confirmed"  # of what was taken away before, nothing is kept
 
 

@@ -92,3 +92,27 @@ def test_versions_of_a_template_have_a_bound(
         assert statuses == [200, 403]
 
     lived(tmp_path, story)
+
+
+@pytest.mark.slow
+def test_who_reads_a_template_is_recorded_as_of_a_document(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        admin, alice = home.caller("acme/admin"), home.caller()
+        id_ = (await admin.post(TMPLS, {"text": "{{x}}"})).json()["id"]
+        public = (
+            await home.operator().post("/v1/admin/templates", {"text": "PUBLIC {{x}} {{x}}"})
+        ).json()["id"]
+        for named in (id_, public):
+            assert (await ask(alice, prompt={"id": named, "variables": {"x": ""}})).status == 200
+        assert (await ask(home.caller("globex/carol"), prompt={"id": id_})).status == 404
+        read = [each for each in home.audited() if each["kind"] == "template.read"]
+        assert [each["target"] for each in read] == [
+            home.house.names.document("acme", id_),
+            public,
+        ]
+        assert {each["subject"] for each in read} == {
+            home.house.names.person("acme", "https://dev.lockgate.invalid/", "alice")
+        }
+        assert all(each["request_id"] for each in read)
+
+    lived(tmp_path, story)
