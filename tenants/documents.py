@@ -13,6 +13,7 @@ Source: SECURITY.md §2 (Authorization at read time; TTL), P6, P8; DESIGN.md, se
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -41,6 +42,8 @@ TEMPLATE_VERSIONS_MAX: Final = 64
 PUBLIC_MAX: Final = 1_000
 TEXTS_MAX: Final = 10_000
 """Of one tenant, whose plan may say less: a list of them is looked through on the event loop."""
+LISTS_BYTES_MAX: Final = 16 * 2**20
+"""Names of readers in all lists of one tenant, whatever its plan: they are in memory."""
 
 
 class RegistryFull(Exception):
@@ -71,6 +74,7 @@ class Documents:
         self._wall_s = wall_s
         self._records: dict[str, Record] = {}
         self._of: dict[str | None, dict[str, Record]] = {}
+        self._lists_bytes: Counter[str | None] = Counter()
         self._snapshot: Snapshot | None = None
         self._alone = asyncio.Lock()
         self._changing: set[asyncio.Task[Any]] = set()
@@ -134,6 +138,7 @@ class Documents:
 
         async def change() -> Record:
             self._check_room(made.tenant, room, 1, sealed.tokens_max)
+            self._check_lists(made.tenant, made.readers.named_bytes)
             try:
                 now = await self._store.write(lambda conn: rows.create(conn, made, sealed))
             except IntegrityError as why:
@@ -159,6 +164,8 @@ class Documents:
                 raise VersionMoved(id_)
             new = changed(old)
             text = None
+            if new.readers != old.readers:
+                self._check_lists(old.tenant, new.readers.named_bytes - old.readers.named_bytes)
             if new.readers != old.readers or new.expires_at_s != old.expires_at_s:
                 new = replace(new, acl_version=old.acl_version + 1)
             if sealed is not None:
@@ -243,6 +250,10 @@ class Documents:
         if tokens > 0 and room.tokens is not None and kept + tokens > room.tokens:
             raise RegistryFull("document_tokens", room.tokens)
 
+    def _check_lists(self, tenant: str | None, more: int) -> None:
+        if more > 0 and self._lists_bytes[tenant] + more > LISTS_BYTES_MAX:
+            raise RegistryFull("bytes of readers' names", LISTS_BYTES_MAX)
+
     def _see(
         self, changed: Mapping[str, Record | None], generation: int, read_ns: int | None = None
     ) -> None:
@@ -253,12 +264,14 @@ class Documents:
             old = self._records.get(id_)
             if old is not None:
                 templates -= templates_of(old)
+                self._lists_bytes[old.tenant] -= old.readers.named_bytes
             if record is None:
                 acls.pop(id_, None)
                 if old is not None:
                     del self._records[id_], self._of[old.tenant][id_]
                 continue
             self._records[id_] = record
+            self._lists_bytes[record.tenant] += record.readers.named_bytes
             self._of.setdefault(record.tenant, {})[id_] = record
             if record.kind is Kind.DOCUMENT:
                 acls[id_] = self._acl_of(record, old, before.acls.get(id_))

@@ -41,6 +41,8 @@ from security.audit import RegisteredEvent
 from tenants.documents import Kind, Readers, Record
 
 READERS_MAX = 1000
+LIST_BYTES_MAX = 128 * 1024
+"""Of one list's names: as many as may be on it, at some 60 bytes each."""
 _ROLES = {role.value: role for role in (Role.TENANT_ADMIN, Role.FINANCE)}
 Instant = Annotated[int, Meta(ge=0, le=253_402_300_799)]
 
@@ -165,11 +167,17 @@ def readers(call: Call, asked: Listed) -> Readers:
             f"acl.roles: expected {' or '.join(sorted(_ROLES))}, not {unknown[0][:64]!a}.",
             param="acl.roles",
         )
-    return Readers(
+    found = Readers(
         frozenset(users),
         frozenset(groups),
         frozenset(_ROLES[role] for role in asked.roles or []),
     )
+    if (size := found.named_bytes) > LIST_BYTES_MAX:
+        raise invalid(
+            f"acl: its names take {size} bytes; at most {LIST_BYTES_MAX}. Put people into groups.",
+            param="acl",
+        )
+    return found
 
 
 def document_view(call: Call, record: Record, about: About) -> dict[str, Any]:

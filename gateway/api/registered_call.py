@@ -8,7 +8,8 @@ steps: one look-up, one decision over whatever was found, nothing read (SECURITY
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
@@ -24,7 +25,7 @@ from gateway.errors import ApiError, from_deny, invalid, not_found, unavailable
 from gateway.guard import read_body
 from gateway.house import House, Reading
 from gateway.identify import identify, request_id, route_name
-from gateway.lifecycle import standing_of
+from gateway.lifecycle import allowed, standing_of
 from gateway.refusals import told
 from gateway.registered import About
 from gateway.registered_records import event_of, require_log, settled
@@ -39,7 +40,9 @@ from policies.verdict import Deny, Reason
 from security.api_keys import names_credential
 from security.audit import RegisteredEvent
 from tenants.documents import Kind, Record, RegistryFull, Room, VersionMoved
+from tenants.scopes import dimensions, scope_limits
 from tenants.store import StoreUnavailable
+from tenants.tempo import TempoAsk
 
 T = TypeVar("T", bound=msgspec.Struct)
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -218,18 +221,17 @@ class Route:
 
     async def _answered(self, call: Call) -> object:
         """To its end, though the caller has gone: half a revocation is none."""
-        if call.who.tenant is not None:
-            standing_of(self.house, call.who)  # suspended, unknown: refused alike everywhere
         require_log(self.house)
         try:
-            return await self.handler(call)
+            async with rated(call):
+                return await self.handler(call)
         except RegistryFull as full:
             raise ApiError(
                 403,
                 "permission_error",
                 "registry_full",
-                f"There is no room for it: your plan allows {full.limit} ({full.limit_name}). Delete "
-                "what is no longer needed.",
+                f"There is no room for it: {full.limit} are allowed ({full.limit_name}). Delete what is "
+                "no longer needed.",
             ) from full
         except VersionMoved as moved:
             raise call.missing() from moved
@@ -239,6 +241,28 @@ class Route:
                 "and try again.",
                 code="registry_down",
             ) from down
+
+
+@asynccontextmanager
+async def rated(call: Call) -> AsyncIterator[None]:
+    """One of the caller's requests a minute, and a place among those that run at once, as a completion
+    takes.  A deletion takes none: whoever has used theirs up can still take a right away.  Operators,
+    who have no plan, are not counted.  Raises ApiError 403, 429."""
+    who, tempo = call.who, call.house.tempo
+    if who.tenant is None:
+        yield
+        return
+    standing = standing_of(call.house, who)  # suspended, unknown: refused alike everywhere
+    if call.scope["method"] == "DELETE":
+        yield
+        return
+    named = request_id(call.scope)
+    scopes = scope_limits(standing, dimensions(who, "", None))
+    allowed(await tempo.admit(TempoAsk(named, scopes, input_tokens=0, output_tokens=0)))
+    try:
+        yield
+    finally:
+        await tempo.release(named, 0)
 
 
 def text_of(text: str, param: str) -> str:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.documents import READERS_MAX
+from gateway.api.documents import LIST_BYTES_MAX, READERS_MAX
+from policies.facts import Limits
+from tenants.documents import LISTS_BYTES_MAX
 from tests.gateway.inhouse import PLAN, Inhouse
-from tests.gateway.registered_kit import DOCS, do
+from tests.gateway.registered_kit import DOCS, TMPLS, do, register, sharing
 from tests.gateway.test_line import lived
 
 ABSENT = "doc_" + "0" * 32
@@ -82,3 +84,65 @@ def test_a_plan_says_how_many_and_how_long(tmp_path: Path) -> None:
         assert (await home.caller("globex/carol").post(DOCS, {"text": "12345"})).status == 200
 
     lived(tmp_path, story, plan=replace(PLAN, documents=3, document_tokens=20))
+
+
+@pytest.mark.slow
+def test_lists_of_readers_have_room_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LISTS_BYTES_MAX == 16 * 2**20
+    issuer = "https://dev.lockgate.invalid/"
+    monkeypatch.setattr("tenants.documents.LISTS_BYTES_MAX", 2 * (len(issuer) + 3))
+
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        long = [{"subject": f"{i:04}" + "x" * 200} for i in range(READERS_MAX)]
+        for method, path, body in (
+            ("POST", DOCS, {"text": "x", "acl": {"users": long}}),
+            ("PUT", f"{DOCS}/{await register(alice)}/acl", {"users": long}),
+        ):
+            answer = await do(alice, method, path, body)
+            assert (answer.status, answer.error["param"]) == (400, "acl")
+            assert str(LIST_BYTES_MAX) in answer.error["message"]
+        first, second = [await register(alice, **sharing("bob")) for _ in range(2)]
+        for full in (
+            await alice.post(DOCS, {"text": "x", **sharing("eve")}),
+            await do(alice, "PUT", f"{DOCS}/{first}/acl", sharing("bob", "eve")["acl"]),
+        ):
+            assert (full.status, full.error["code"]) == (403, "registry_full")
+            assert "readers' names" in full.error["message"]
+        assert (await do(alice, "PUT", f"{DOCS}/{first}/acl", sharing("eve")["acl"])).status == 200
+        await register(home.caller("globex/carol"), **sharing("bob"))
+        assert (await do(alice, "PUT", f"{DOCS}/{first}/acl", {})).status == 200
+        assert (await do(alice, "DELETE", f"{DOCS}/{second}")).status == 200
+        await register(alice, **sharing("bob", "eve"))
+
+    lived(tmp_path, story)
+
+
+@pytest.mark.slow
+def test_registering_draws_from_the_rate_that_completions_draw_from(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        alice, admin = home.caller(), home.caller("acme/admin")
+        id_ = await register(alice)
+        assert (await alice.chat()).status == 200
+        for method, path, body in (
+            ("POST", DOCS, {"text": "x"}),
+            ("GET", DOCS, None),
+            ("GET", f"{DOCS}/{id_}/content", None),
+            ("GET", f"{DOCS}/{ABSENT}", None),
+            ("PUT", f"{DOCS}/{id_}/acl", {}),
+            ("PATCH", f"{DOCS}/{id_}", {"text": "x"}),
+            ("POST", TMPLS, {"text": "x"}),
+        ):
+            answer = await do(alice, method, path, body)
+            assert (answer.status, answer.error["code"]) == (429, "rate_limit_exceeded"), path
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert (await alice.chat()).status == 429
+        assert (await admin.post(TMPLS, {"text": "x"})).status == 200  # another's
+        assert (await do(alice, "DELETE", f"{DOCS}/{id_}")).status == 200  # takes a right away
+        for _ in range(3):  # who has no plan
+            made = await home.operator().post("/v1/admin/templates", {"text": "x"})
+            assert made.status == 200
+
+    lived(tmp_path, story, plan=replace(PLAN, user_limits=Limits(rpm=2)))
