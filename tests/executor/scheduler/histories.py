@@ -245,9 +245,14 @@ def idle_room(house: House) -> Callable[[str, Job | None], None]:
     def watch(op: str, job: Job | None) -> None:
         if op != "/plan" or house.full or house.plan.preempted or not fair._waiting:
             return
-        res, limits = fair._residency, house.limits
+        res, limits, admitted = fair._residency, house.limits, house.plan.admitted
         free = house.free - sum(
-            limits.blocks(min(each.known + 1, house.room_tokens)) for each in house.plan.admitted
+            limits.blocks(min(each.known + 1, house.room_tokens)) for each in admitted
+        )
+        free -= sum(  # whoever decodes takes its next block before anybody comes in
+            max(0, limits.blocks(each.seq.computed + each.count) - len(each.seq.blocks))
+            for each in house.plan.chunks
+            if each.seq not in admitted
         )
         for entry in fair._waiting.values():
             spare = limits.watermark_blocks if fair._running else 0

@@ -87,7 +87,7 @@ def test_04_05_charges_less_refunds_are_what_was_measured() -> None:
 
 
 def test_07_nobody_waits_beside_room_and_time() -> None:
-    for seed in FEW:
+    for seed in (*FEW, 15163, 17313):  # in the last two decodes take what was free
         play(seed, idle_room)
 
 
