@@ -19,6 +19,9 @@ from executor.contract import Workload
 from executor.cost import Share
 from executor.scheduler.protocol import Limits
 
+TERM_NS_MAX: Final = 1e12
+"""Of each coefficient: a quarter of an hour for a token is no machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:

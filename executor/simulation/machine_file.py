@@ -8,21 +8,25 @@ Refuses to know: how it was measured.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 
-from executor.simulation.machine import Machine
+from executor.simulation.machine import TERM_NS_MAX, Machine
+from executor.simulation.quoting import misfit
 
 FILE_BYTES_MAX: Final = 1 << 16
-_Ns = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+NAME_CHARS_MAX: Final = 128
+_NAME: Final = r"[\w .,:+()/-]"
+_Ns = Annotated[float, msgspec.Meta(ge=0, le=TERM_NS_MAX)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 26)]
 
 
 class _Shape(msgspec.Struct, forbid_unknown_fields=True):
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[\w .,:+()/-]+\Z")]
+    name: Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX, pattern=rf"^{_NAME}+\Z")]
     fixed_ns: _Ns
     sequence_ns: _Ns
     kv_token_ns: _Ns
@@ -37,8 +41,16 @@ class MachineError(ValueError):
     """A file that holds no machine: what was wrong, what was expected."""
 
 
+def named(text: str) -> str:
+    """`text` as the name of a machine may be."""
+    return "".join(c if re.match(_NAME, c) else "-" for c in text[:NAME_CHARS_MAX]) or "unnamed"
+
+
 def write(machine: Machine, path: Path) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(asdict(machine)), indent=1) + b"\n")
+    """MachineError, and no file, if `read` would refuse it."""
+    text = msgspec.json.format(msgspec.json.encode(asdict(machine)), indent=1) + b"\n"
+    _machine(text, "what was to be written")
+    path.write_bytes(text)
 
 
 def read(path: Path) -> Machine:
@@ -47,17 +59,23 @@ def read(path: Path) -> Machine:
         text = file.read(FILE_BYTES_MAX + 1)
     if len(text) > FILE_BYTES_MAX:
         raise MachineError(f"{path.name} is larger than {FILE_BYTES_MAX:,} bytes; {_EXPECTED}")
+    return _machine(text, path.name)
+
+
+def _machine(text: bytes, whence: str) -> Machine:
     try:
         shape = msgspec.json.decode(text, type=_Shape)
     except (msgspec.DecodeError, RecursionError) as broken:
-        # Its messages name fields and bounds, never values.
-        why = str(broken) if isinstance(broken, msgspec.ValidationError) else "it is no JSON object"
-        raise MachineError(f"{path.name} describes no machine: {why}; {_EXPECTED}") from None
+        why = misfit(broken, "JSON object")
+        raise MachineError(f"{whence} describes no machine: {why}; {_EXPECTED}") from None
     if shape.fixed_ns + shape.sequence_ns <= 0:
         raise MachineError(
-            f"{path.name} describes no machine: a step takes no time (`fixed_ns`, `sequence_ns`); {_EXPECTED}"
+            f"{whence} describes no machine: a step takes no time (`fixed_ns`, `sequence_ns`); {_EXPECTED}"
         )
     return Machine(**{name: getattr(shape, name) for name in shape.__struct_fields__})
 
 
-_EXPECTED: Final = "expected what `python -m tests.bench validate --out FILE` writes"
+_EXPECTED: Final = (
+    "expected what `python -m tests.bench validate --out FILE` writes, an object of "
+    + ", ".join(_Shape.__struct_fields__)
+)

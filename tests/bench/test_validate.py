@@ -120,7 +120,8 @@ def test_a_part_has_its_work_in_its_time() -> None:
 
 @pytest.mark.slow
 def test_the_engine_and_the_simulator_do_the_same_work(tmp_path: Path) -> None:
-    """No word on times: a tiny model, a busy machine."""
+    """No word on times: a tiny model on a busy machine makes none that a fit would take, so its steps are
+    given ours."""
     from executor.model_runner import load
     from executor.settings import Settings, engine_limits
     from tests.bench.validate_live import Player
@@ -132,10 +133,15 @@ def test_the_engine_and_the_simulator_do_the_same_work(tmp_path: Path) -> None:
     settings = Settings(seqs_max=8, speculation=False, check_invariants=True)
     limits = engine_limits(runner, settings)
     player = Player(runner, settings, limits, ())
-    requests = workload(TRACES, 120, 1)
+    requests = workload(TRACES, 200, 1)
     assert len({each.tenant for each in requests}) > 3
     assert player.capacity(requests[:16]) > 0
-    found = compare(measure(player.play, requests[16:], 4000.0, (0.9,), 0.7), limits, "tiny")
+
+    def play(half: Sequence[Request]) -> Ran:
+        ran = player.play(half)
+        return replace(ran, steps=[Step(s.rows, MACHINE.step_ns(s.rows)) for s in ran.steps])
+
+    found = compare(measure(play, requests[16:], 4000.0, (0.9,), 1.1), limits, "tiny")
     for each in found.loads:
         assert not each.faults
         assert each.requests > 3

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from executor.simulation.machine_file import write
+from executor.simulation.machine_file import named, write
 from tests.bench.machine import this_machine
 from tests.bench.options import print_json, say
 from tests.bench.server import REPOSITORY, default_model
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     )
     parts = [float(each) for each in options.loads.split(",")]
     loads = measure(player.play, requests[_FLOOD:], capacity, parts, options.seconds)
-    found = compare(loads, limits, f"{path.stem} {options.numerics}")
+    found = compare(loads, limits, named(f"{path.stem} {options.numerics}"))
     for line in lines(found):
         say(options, line)
     if options.out is not None:
@@ -74,8 +74,8 @@ def lines(found: Validation) -> list[str]:
         ("pairs", machine.pair_ns / 1e3, "µs a token and token before it"),
     )
     whence = (
-        f"fitted to {fitted.steps:,} steps of the first halves: half of them within {fitted.spread:.1%}; "
-        f"{fitted.set_aside} stalls set aside"
+        f"fitted to {fitted.steps:,} steps of the first halves: half of them within {fitted.spread:.1%}, "
+        f"{fitted.explained:.0%} of their variance explained; {fitted.set_aside} stalls set aside"
     )
     told = [
         whence,
