@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -28,7 +28,8 @@ from executor.simulation.plan import PlanError, plan_for
 from executor.simulation.plan_classes import ClassError, classed, rule_of, terms_of
 from executor.simulation.plan_classes import targets as targets_of
 from executor.simulation.plan_report import Asked, Assumed, Seen, document, report
-from executor.simulation.traces import TraceError, read
+from executor.simulation.quoting import SENTENCE_CHARS_MAX, printable
+from executor.simulation.traces import Arrival, TraceError, read
 
 EXIT_FOUND, EXIT_NOT_ENOUGH, EXIT_BAD_INPUT = 0, 1, 2
 EXIT_INTERRUPTED, EXIT_PIPE = 130, 141
@@ -73,10 +74,8 @@ class _Unusable(Exception):
 
 
 def _asked(options: argparse.Namespace) -> Asked:
+    """The trace comes last: it may take a minute to read, and all the rest to refuse none."""
     assumed = _machine(options.machine, options.slower, options.kv_tokens)
-    arrivals = _opened(options.trace, read, "a trace file")
-    left_out = max(0, len(arrivals) - options.limit_requests)
-    arrivals = arrivals[: options.limit_requests]
     workloads: tuple[Workload, ...] = ()
     if options.terms is None:
         if options.classes:
@@ -84,7 +83,6 @@ def _asked(options: argparse.Namespace) -> Asked:
         ttft_ms = _TTFT_MS if options.ttft_ms is None else options.ttft_ms
         tpot_ms = math.inf if options.tpot_ms is None else options.tpot_ms
         targets = {"": Target(ttft_ms / 1000, tpot_ms / 1000)}
-        arrivals = [replace(each, workload="") if each.workload else each for each in arrivals]
     else:
         if options.ttft_ms is not None or options.tpot_ms is not None:
             raise _Unusable(
@@ -93,16 +91,30 @@ def _asked(options: argparse.Namespace) -> Asked:
             )
         workloads = terms_of(options.terms)
         targets = targets_of(workloads)
-        arrivals = classed(arrivals, workloads, rule_of(options.classes, workloads))
-    seen = Seen(options.trace.name, arrivals, left_out)
+    rule = rule_of(options.classes, workloads)
+    arrivals = _opened(options.trace, _trace, "a trace file")
+    left_out = max(0, len(arrivals) - options.limit_requests)
+    arrivals = arrivals[: options.limit_requests]
+    if workloads:
+        arrivals = classed(arrivals, workloads, rule)
+    else:
+        arrivals = [replace(each, workload="") if each.workload else each for each in arrivals]
+    seen = Seen(printable(options.trace.name), arrivals, left_out)
     return Asked(seen, assumed, targets, workloads, options.part)
+
+
+def _trace(path: Path) -> list[Arrival]:
+    terminal = sys.stderr.isatty()
+    return read(path, say=lambda rows: _tell(f"reading: {rows:,} requests", terminal=terminal))
 
 
 def _opened(path: Path, read_it: Callable[[Path], T], expected: str) -> T:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe that nobody writes to
+            raise OSError
         return read_it(path)
     except OSError as bad:
-        why = (bad.strerror or "it is no file").lower()
+        why = (bad.strerror or "it is no regular file").lower()
         raise _Unusable(f"{path} cannot be read: {why}; expected {expected}") from None
 
 
@@ -114,14 +126,16 @@ def _machine(word: str, slower: float, kv_tokens: int | None) -> Assumed:
         path = Path(word)
         names = ", ".join(MACHINES)
         machine = _opened(path, read_machine, f"one of {names}, or a file that describes a machine")
-        says = f"{machine.name}, as {path.name} has it"
+        says = printable(f"{machine.name}, as {path.name} has it")
     machine = machine.slower(slower)
     if kv_tokens is not None:
         machine = replace(machine, kv_blocks=max(1, kv_tokens // machine.block_tokens))
-    return Assumed(machine, says, word, word not in MACHINES, slower)
+    return Assumed(machine, says, printable(word), word not in MACHINES, slower)
 
 
 def _refuse(message: str, *, as_json: bool) -> int:
+    """Every refusal passes here: none grows with what was given, or drives a terminal with it."""
+    message = printable(message, SENTENCE_CHARS_MAX)
     if as_json:
         message = msgspec.json.encode({"error": {"message": message}}).decode()
     sys.stderr.write(message + "\n")
@@ -133,13 +147,22 @@ def _progress(terminal: bool) -> Callable[[int, float], None]:
 
     def say(replicas: int, part: float) -> None:
         if terminal:
-            sys.stderr.write(f"\r\x1b[Ktrying {replicas}: {part:.0%} of the trace")
-            sys.stderr.flush()
+            _tell(f"trying {replicas}: {part:.0%} of the trace", terminal=True)
         elif not part:
-            sys.stderr.write(f"trying {replicas}\n")
-            sys.stderr.flush()
+            _tell(f"trying {replicas}", terminal=False)
 
     return say
+
+
+def _tell(words: str, *, terminal: bool) -> None:
+    """On a terminal over what was told before."""
+    sys.stderr.write(f"\r\x1b[K{words}" if terminal else f"{words}\n")
+    sys.stderr.flush()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message, SENTENCE_CHARS_MAX))
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:
@@ -165,7 +188,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m executor.simulation", allow_abbrev=False)
+    parser = _Parser(prog="python -m executor.simulation", allow_abbrev=False)
     plan = parser.add_subparsers(required=True, metavar="COMMAND").add_parser(
         "plan",
         allow_abbrev=False,

@@ -20,6 +20,7 @@ import msgspec
 
 from executor.contract import Workload
 from executor.simulation.metrics_requests import Target
+from executor.simulation.quoting import misfit, quoted
 from executor.simulation.traces_rows import Arrival
 
 CLASSES_MAX: Final = 64
@@ -35,7 +36,7 @@ class ClassError(ValueError):
 
 
 class _Terms(msgspec.Struct, forbid_unknown_fields=True):
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z")]
     weight: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = 1.0
     reserved: _Part = 0.0
     floor: _Part = 0.0
@@ -53,7 +54,8 @@ def terms_of(text: str) -> tuple[Workload, ...]:
     try:
         found = _DECODER.decode(text)
     except (msgspec.DecodeError, RecursionError) as broken:
-        raise ClassError(f"the classes cannot be read: {broken}; {_EXPECTED}") from None
+        why = misfit(broken, "JSON list")
+        raise ClassError(f"the classes cannot be read: {why}; {_EXPECTED}") from None
     if len({each.name for each in found}) < len(found):
         raise ClassError(f"a class stands twice; {_EXPECTED}")
     if sum(each.reserved for each in found) > 1 + _SLACK:
@@ -99,11 +101,13 @@ def rule_of(words: Sequence[str], workloads: Sequence[Workload]) -> Rule:
         except ValueError:
             value = inf
         if not equals or not 0 < value <= 1:
-            raise ClassError("a class has no part that it can be; expected NAME=PART, 0 < PART ≤ 1")
-        if name not in names or name in parts:
-            why = "twice" if name in parts else "and is none of the configuration's"
             raise ClassError(
-                f"a class is given {why}; expected some of {', '.join(names)}, each once"
+                f"{quoted(word)} is no part of a class; expected NAME=PART, 0 < PART ≤ 1"
+            )
+        if name not in names or name in parts:
+            why = "is given twice" if name in parts else "is no class of the configuration"
+            raise ClassError(
+                f"{quoted(name)} {why}; expected some of {', '.join(names)}, each once"
             )
         parts[name] = value
     whole = sum(parts.values())

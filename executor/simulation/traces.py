@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final
@@ -27,6 +27,7 @@ from executor.simulation.traces_rows import Arrival, BadRow, Format, recognise
 
 __all__ = ["BOUNDS", "Arrival", "Bounds", "TraceError", "lines", "read", "stream", "write"]
 
+SAID_ROWS: Final = 100_000  # some seconds
 _DATE_S: Final = 1e8
 _GZIP: Final = b"\x1f\x8b"
 
@@ -68,10 +69,20 @@ def stream(path: Path, bounds: Bounds = BOUNDS, everybody: str = "all") -> Itera
         yield arrival
 
 
-def read(path: Path, bounds: Bounds = BOUNDS, everybody: str = "all") -> list[Arrival]:
+def read(
+    path: Path,
+    bounds: Bounds = BOUNDS,
+    everybody: str = "all",
+    say: Callable[[int], None] = lambda _: None,
+) -> list[Arrival]:
     """All rows, sorted by time; rows of one time stay in the order of the file.  Counted from a
-    first row that was not the earliest, times would be negative: then they move up."""
-    rows = [arrival for _, arrival in _numbered(path, bounds, everybody)]
+    first row that was not the earliest, times would be negative: then they move up.  `say`: how many
+    rows there are so far, every `SAID_ROWS`."""
+    rows: list[Arrival] = []
+    for _, arrival in _numbered(path, bounds, everybody):
+        rows.append(arrival)
+        if len(rows) % SAID_ROWS == 0:
+            say(len(rows))
     rows.sort(key=lambda arrival: arrival.at_s)
     if (early_s := rows[0].at_s) < 0:
         rows = [replace(row, at_s=round(row.at_s - early_s, 6)) for row in rows]
@@ -117,7 +128,10 @@ def _numbered(path: Path, bounds: Bounds, everybody: str) -> Iterator[tuple[int,
             rows += 1
             if rows > bounds.rows:
                 raise TraceError(
-                    path.name, number, "the trace goes on", f"at most {bounds.rows} rows"
+                    path.name,
+                    number,
+                    "the trace goes on",
+                    f"at most {bounds.rows:,} rows: a shorter part of it",
                 )
             if zero_s is None:
                 zero_s = arrival.at_s if arrival.at_s >= _DATE_S else 0.0

@@ -24,6 +24,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from executor.simulation.quoting import misfit
+
 SECONDS_MAX: Final = 1e11
 """Past the year 5000, should it be a date."""
 _PREFIX_MAX: Final = 1 << 16
@@ -198,10 +200,9 @@ def _mooncake(line: str, tokens_max: int, everybody: str) -> Arrival:
     try:
         row = _DECODER.decode(line)
     except (msgspec.DecodeError, RecursionError) as broken:
-        # Its messages name types and fields, never values; a deep nest has none worth repeating.
-        why = str(broken) if isinstance(broken, msgspec.ValidationError) else "it is no JSON object"
         raise BadRow(
-            why, "`timestamp` (ms), `input_length`, `output_length` and, if any, `hash_ids`"
+            misfit(broken, "JSON object"),
+            "`timestamp` (ms), `input_length`, `output_length` and, if any, `hash_ids`",
         ) from None
     if any(not 0 <= block < 1 << 64 for block in row.hash_ids):
         raise BadRow("an id in `hash_ids` is out of range", "whole numbers below 2⁶⁴")

@@ -35,7 +35,7 @@ class Refusal(Exception):
 
 def tell_refusal(refusal: Refusal, *, as_json: bool) -> None:
     if as_json:
-        error = {"message": refusal.message, **refusal.facts}
+        error = {"message": clean(refusal.message), **refusal.facts}
         sys.stderr.write(msgspec.json.encode({"error": error}).decode() + "\n")
     else:
         note(refusal.message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -106,6 +107,19 @@ def test_classes_that_are_not_there_are_refused(
     assert lockgate("plan", "--trace", "t", "--config", str(tmp_path / "absent.toml")) == 1
     assert "absent.toml" in capsys.readouterr().err
     assert not ran
+
+
+def test_no_name_of_a_configuration_breaks_a_refusal(
+    ran: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that is no UTF-8."""
+    odd = tmp_path / os.fsdecode(b"n\xff\x1b[2Jone.toml")
+    odd.write_text(
+        re.sub(r"(?s)\[classes\..*(?=\[webhooks)", "[plans]\n[tenants]\n", EXAMPLE.read_text())
+    )
+    for words in ((), ("--json",)):
+        assert lockgate("plan", "--trace", "t", "--config", str(odd), *words) == 1
+        assert "n��[2Jone.toml has no classes to plan for" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("ended", "told"), ((0, 0), (1, 1), (2, 2), (-9, 137)))

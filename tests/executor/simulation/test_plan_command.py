@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -166,6 +167,50 @@ def test_what_never_fits_is_told_with_the_option_that_helps(
     assert found["machine"]["kv_tokens"] == 16_000
 
 
+def test_no_name_of_a_file_drives_a_terminal_or_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that is no UTF-8, which Python shows as lone surrogates."""
+    odd = os.fsdecode(b"b\xff\x1b[2Jad")
+    words = ("--trace", str(tmp_path / odd))
+    for told in (refused(capsys, words), refused(capsys, (*words, "--json"))):
+        assert "b��[2Jad cannot be read: no such file" in told
+    Path(mooncake(tmp_path)).rename(tmp_path / odd)
+    machine = str(tmp_path / f"{odd}.json")
+    write(A10G, Path(machine))
+    found = document(capsys, *words, "--machine", machine)
+    assert isinstance(found["trace"], dict)
+    assert found["trace"]["file"] == "b��[2Jad"
+    assert plan(*words, "--machine", machine) in {0, 1}
+    assert "measured: A10G, as b��[2Jad.json has it" in capsys.readouterr().out
+    (tmp_path / odd).write_bytes(b"\xff")
+    assert "b��[2Jad, line 1: it is no UTF-8" in refused(capsys, words)
+    long = refused(capsys, ("--trace", "x" * 9000))
+    assert len(long) < 2010
+    assert "file name too long" not in long, "cut before its reason, and so be it"
+
+
+def test_what_is_no_file_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    pipe = str(tmp_path / "pipe")
+    assert "pipe cannot be read: it is no regular file" in refused(capsys, ("--trace", pipe))
+    words = ("--trace", mooncake(tmp_path), "--machine", pipe)
+    assert "pipe cannot be read: it is no regular file; expected one of" in refused(capsys, words)
+
+
+def test_the_trace_is_read_last_and_how_far_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor.simulation.traces.SAID_ROWS", 10)
+    assert plan("--trace", mooncake(tmp_path)) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("reading: 10 requests\nreading: 20 requests\ntrying 1\n")
+    words = ("--trace", str(tmp_path / "trace.jsonl"), terms(*CLASSES), "--class=gold=0.1")
+    assert "reading" not in refused(capsys, words)
+
+
 @pytest.mark.parametrize(
     ("word", "value"),
     (
@@ -287,14 +332,21 @@ def test_without_terms_a_class_in_the_trace_changes_nothing(
         (("--terms=x",), "the classes cannot be read"),
         (("--terms=[]",), "of length >= 1"),
         ((terms({"name": "a", "weight": 0}),), "> 0"),
-        ((terms({"name": "a", "share": 1}),), "unknown field `share`"),
+        ((terms({"name": "a", "share": 1}),), "unknown field 'share' - at `$"),
+        ((terms({"name": "a", "\x07" + "x" * 99: 1}),), r"field '\x07" + "x" * 63 + "'…"),
+        ((terms({"name": "\x1b[2J"}),), "matching regex"),
         ((terms({"name": "a"}, {"name": "a"}),), "a class stands twice"),
         ((terms({"name": "a", "reserved": 0.6}, {"name": "b", "reserved": 0.6}),), "more than 1"),
         ((terms(*CLASSES), "--ttft-ms=5"), "expected one of the two"),
         (("--class=a=1",), "expected --terms beside it"),
-        ((terms(*CLASSES), "--class=batch"), "expected NAME=PART"),
+        ((terms(*CLASSES), "--class=batch"), "'batch' is no part of a class; expected NAME=PART"),
+        ((terms(*CLASSES), "--class=\x1b=0.1"), r"'\x1b' is no class of the configuration"),
+        ((terms(*CLASSES), "--class=" + "x" * 99 + "=0.1"), "'" + "x" * 64 + "'… is no class"),
         ((terms(*CLASSES), "--class=batch=nan"), "expected NAME=PART"),
-        ((terms(*CLASSES), "--class=gold=0.1"), "expected some of critical, interactive, batch"),
+        (
+            (terms(*CLASSES), "--class=gold=0.1"),
+            "'gold' is no class of the configuration; expected some of critical, interactive, batch",
+        ),
         ((terms(*CLASSES), "--class=batch=0.1", "--class=batch=0.1"), "given twice"),
         ((terms(*CLASSES), "--class=batch=0.9", "--class=critical=0.9"), "come to 1.8"),
         ((terms(CLASSES[2], {"name": "secret"}),), "is promised anything"),
@@ -313,6 +365,7 @@ def test_classes_that_cannot_be_planned_for_are_refused(
     told = refused(capsys, ("--trace", with_classes(tmp_path, (name, "", "", "")), *words))
     assert why in told
     assert "secret" not in told
+    assert told.removesuffix("\n").isprintable()
 
 
 def test_a_machine_that_was_measured_is_planned_for(
