@@ -24,7 +24,7 @@ from executor.simulation.machine import A10G, CPU, Machine
 from executor.simulation.machine_file import MachineError
 from executor.simulation.machine_file import read as read_machine
 from executor.simulation.metrics_requests import Target
-from executor.simulation.plan import PlanError, plan_for
+from executor.simulation.plan import REPLICAS_MAX, PlanError, plan_for
 from executor.simulation.plan_classes import ClassError, classed, rule_of, terms_of
 from executor.simulation.plan_classes import targets as targets_of
 from executor.simulation.plan_report import Asked, Assumed, Seen, document, report
@@ -222,7 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--part", _number(0.01, 1.0), "part (of each class) that must be in time", 0.99)
     add("--slower", _number(0.001, 1000.0), "so many times slower than that machine", 1.0)
     add("--kv-tokens", _whole(16, 1 << 30), "KV memory of a replica, if not that machine's")
-    add("--replicas-max", _whole(1, 1024), "try no more", 64)
+    add("--replicas-max", _whole(1, REPLICAS_MAX), "try no more", 64)
     add("--limit-requests", _whole(1, REQUESTS_MAX), "plan for the first of a trace", 100_000)
     plan.add_argument("--json", action="store_true", help="print one JSON document instead")
     return parser

@@ -38,6 +38,11 @@ class Machine:
     block_tokens: int
     kv_blocks: int
 
+    @property
+    def room_tokens(self) -> int:
+        """Of KV memory, in all."""
+        return self.kv_blocks * self.block_tokens
+
     def step_ns(self, rows: Sequence[Share]) -> int:
         """What these rows take together.  At least a nanosecond, so that time goes on."""
         total = self.fixed_ns + self.sequence_ns * len(rows)

@@ -13,9 +13,10 @@ from typing import Final
 
 from executor.contract import Workload
 from executor.cost import Share
+from executor.simulation.alone import Alone
 from executor.simulation.machine import Machine
 from executor.simulation.metrics_requests import Target
-from executor.simulation.plan import Sized
+from executor.simulation.plan import REPLICAS_MAX, Miss, Sized
 from executor.simulation.traces import Arrival
 
 _INDENT: Final = " " * 10
@@ -85,7 +86,7 @@ def report(asked: Asked, sized: Sized) -> list[str]:
     facts = seen.facts
     who = f"{_many(len(seen.arrivals), 'request')} of {_many(seen.tenants, 'tenant')}"
     what = f"{facts['prompt_tokens']:,} prompt and {facts['output_tokens']:,} answer tokens"
-    room = machine.kv_blocks * machine.block_tokens
+    room = machine.room_tokens
     lines = [f"Read      {who} over {facts['seconds']:,.0f} s: {what}"]
     if seen.left_out:
         left_out = f"{seen.left_out:,} later ones are left out (--limit-requests)"
@@ -107,11 +108,12 @@ def report(asked: Asked, sized: Sized) -> list[str]:
             f"{_INDENT}Yours is another: send it one request alone, divide its decode time by its tokens",
             f"{_INDENT}(`lockgate explain`), and scale with --slower and --kv-tokens.",
         ]
-    return [*lines, "", *_tried(sized), "", *_answer(sized)]
+    table = [*_tried(sized), ""] if sized.tried else []
+    return [*lines, "", *table, *_answer(asked, sized)]
 
 
 def _whence(assumed: Assumed) -> str:
-    slower = "" if assumed.slower == 1 else f", {assumed.slower:g} times slower"
+    slower = "" if assumed.slower == 1 else f", all of it {assumed.slower:g} times as long"
     return f"{'measured' if assumed.measured else 'assumed, not measured'}: {assumed.says}{slower}"
 
 
@@ -157,26 +159,93 @@ def _tried(sized: Sized) -> list[str]:
     return lines
 
 
-def _answer(sized: Sized) -> list[str]:
-    most, lines = max(sized.tried), []
+def _answer(asked: Asked, sized: Sized) -> list[str]:
+    lines = []
     if list(sized.needs) != [""]:
         width = max(map(len, sized.needs))
         some = len(sized.binding) < len(sized.needs)
         for name, needs in sized.needs.items():
-            says = (
-                f"more than {_many(most, 'replica')}" if needs is None else _many(needs, "replica")
-            )
+            says = _more_than(sized, name) if needs is None else _many(needs, "replica")
             binds = "  (it decides)" if some and name in sized.binding else ""
             lines.append(f"{name:<{width}}  {says}{binds}")
-    if sized.replicas is None:
+    for name, alone in sized.beyond.items():
+        lines += _beyond(asked, name, alone)
+    if sized.missed:
+        lines += _not_found(asked, sized)
+    if sized.replicas is not None:
+        keep = "keeps" if sized.replicas == 1 else "keep"
+        what = "this promise" if len(sized.needs) == 1 else "every promise"
+        lines.append(f"{_many(sized.replicas, 'replica')} {keep} {what}.")
+    return lines
+
+
+def _more_than(sized: Sized, name: str) -> str:
+    if name in sized.beyond:
+        return "no number of replicas"
+    return f"more than {_many(max(sized.tried), 'replica')}"
+
+
+def _beyond(asked: Asked, name: str, alone: Alone) -> list[str]:
+    """Which limit binds a request that has a replica to itself, and what moves it."""
+    target = asked.targets[name]
+    ttft, tpot = ("ttft_ms", "itl_ms") if asked.workloads else ("--ttft-ms", "--tpot-ms")
+    whose = f"what `{name}` is promised" if name else "this promise"
+    in_time = f"{_percent(alone.in_time)} of {_many(alone.requests, 'request')} in time"
+    lines = [f"No number of replicas keeps {whose}: {in_time} where each has a replica to itself."]
+    if alone.too_long:
+        room = f"{asked.assumed.machine.room_tokens:,} tokens"
+        lines.append(f"{_INDENT}KV memory: {room} are too few for {alone.too_long:,} (--kv-tokens)")
+    times = 1.0
+    for count, what, promised_s, least_s, option in (
+        (alone.late, "first token", target.ttft_s, alone.ttft_s, ttft),
+        (alone.slow, "each after it", target.tpot_s, alone.tpot_s, tpot),
+    ):
+        if count:
+            lines.append(
+                f"{_INDENT}{what}: {count:,} need more than {_ms(promised_s)} ms; {asked.part * 100:g} % need "
+                f"{_ms(least_s)} or less ({option})"
+            )
+            times = max(times, least_s / promised_s)
+    faster = f"a machine {math.ceil(times * 10) / 10:,.1f} times as fast (--slower)"
+    lines.append(
+        f"{_INDENT}More replicas do not help: promise at least that, or to fewer (--part), or plan for {faster}."
+    )
+    return lines
+
+
+def _not_found(asked: Asked, sized: Sized) -> list[str]:
+    """What most replicas missed, and whether more could help."""
+    most = max(sized.tried)
+    before = max((count for count in sized.tried if count < most), default=0)
+    lines = [f"Not even {_many(most, 'replica')} can keep it."]
+    counts = Counter(each.workload for each in asked.seen.arrivals)
+    for name, missed in sized.missed.items():
+        said = ", ".join(f"{missed[kind]:,} {what}" for kind, what in _MISSED if missed[kind])
+        whose = f"{name}: of" if name else "Of"
+        lines.append(f"{_INDENT}{whose} {_many(counts[name], 'request')} {said}.")
+    alike = all(
+        before and sized.tried[before][name] >= sized.tried[most][name] for name in sized.missed
+    )
+    if alike:
         lines.append(
-            f"Not even {_many(most, 'replica')} can keep it. Allow more (--replicas-max), promise less, or take a "
-            "faster machine."
+            f"{_INDENT}{_many(before, 'replica')} miss no more: it is not for want of them."
         )
-        return lines
-    keep = "keeps" if sized.replicas == 1 else "keep"
-    what = "this promise" if len(sized.needs) == 1 else "every promise"
-    return [*lines, f"{_many(sized.replicas, 'replica')} {keep} {what}."]
+    more = "" if alike or most >= REPLICAS_MAX else "Allow more (--replicas-max), promise"
+    lines.append(f"{_INDENT}{more or 'Promise'} less, or take a faster machine.")
+    return lines
+
+
+_MISSED: Final = (
+    (Miss.REFUSED, "refused for a backlog"),
+    (Miss.LATE, "with their first token too late"),
+    (Miss.SLOW, "too slow after it"),
+)
+
+
+def _ms(seconds: float) -> str:
+    """Rounded up: so much suffices."""
+    ms = math.ceil(round(seconds * 1e4, 3)) / 10
+    return f"{math.ceil(ms):,}" if ms >= 100 else f"{ms:.1f}".removesuffix(".0")
 
 
 def _many(count: int, what: str) -> str:
@@ -199,7 +268,7 @@ def document(asked: Asked, sized: Sized) -> dict[str, object]:
             "assumed": not assumed.measured,
             "slower": assumed.slower,
             "requests_at_once": machine.seqs,
-            "kv_tokens": machine.kv_blocks * machine.block_tokens,
+            "kv_tokens": machine.room_tokens,
             "steps_ms": assumed.steps_ms,
         },
         "replicas": sized.replicas,
@@ -209,7 +278,7 @@ def document(asked: Asked, sized: Sized) -> dict[str, object]:
     if not asked.workloads:
         found["promise"] = {"part": asked.part, **_target(asked.targets[""])}
         found["tried"] = [{"replicas": count, "in_time": parts[""]} for count, parts in tried]
-        return found
+        return found | _alone(sized, "")
     counts = Counter(each.workload for each in asked.seen.arrivals)
     found["tried"] = [{"replicas": count, "in_time": parts} for count, parts in tried]
     found["classes"] = [
@@ -219,10 +288,21 @@ def document(asked: Asked, sized: Sized) -> dict[str, object]:
             "promise": _target(asked.targets[each.name]) if each.name in asked.targets else None,
             "replicas": sized.needs.get(each.name),
             "decides": each.name in sized.binding,
+            **_alone(sized, each.name),
         }
         for each in asked.workloads
     ]
     return found
+
+
+def _alone(sized: Sized, name: str) -> dict[str, object]:
+    """Of a promise that no number of replicas keeps."""
+    alone = sized.beyond.get(name)
+    if alone is None:
+        return {"alone": None}
+    least = {"ttft_ms": alone.ttft_s * 1000, "tpot_ms": alone.tpot_s * 1000}
+    counts = {"too_long": alone.too_long, "late": alone.late, "slow": alone.slow}
+    return {"alone": {"in_time": alone.in_time, **counts, "at_least": least}}
 
 
 def _target(target: Target) -> dict[str, float | None]:

@@ -46,6 +46,10 @@ class Arrival:
     prefix: tuple[int, ...] = ()
     workload: str = ""
 
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
+
 
 class BadRow(Exception):
     """What is wrong with a line, and what was expected there."""

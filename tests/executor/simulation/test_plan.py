@@ -9,7 +9,7 @@ import pytest
 from executor.contract import Workload
 from executor.simulation.machine import A10G
 from executor.simulation.metrics_requests import Target
-from executor.simulation.plan import PlanError, plan_for
+from executor.simulation.plan import Miss, PlanError, plan_for
 from executor.simulation.traces import Arrival
 
 ONE_ROW = replace(A10G, seqs=1)
@@ -35,14 +35,38 @@ def test_one_is_enough_for_little() -> None:
 def test_no_number_within_the_bound_may_be_enough() -> None:
     sized = plan_for(clockwork(8.0, 30), ONE_ROW, TARGET, replicas_max=3)
     assert sized.replicas is None
+    assert not sized.beyond
     assert sized.tried[3][""] < 0.99
+    assert sized.tried[3][""] == pytest.approx(1 - sized.missed[""].total() / 30)
+    assert sized.missed[""].keys() == {Miss.LATE}
+
+
+def test_what_no_number_keeps_is_not_tried() -> None:
+    """A prompt of 100 takes 37 ms, a token 16, whoever else is there."""
+    sized = plan_for(clockwork(8.0, 30), ONE_ROW, {"": Target(0.02)})
+    assert (sized.replicas, sized.tried) == (None, {})
+    assert (sized.beyond[""].late, sized.beyond[""].slow) == (30, 0)
+
+
+def test_why_what_was_missed_was_missed() -> None:
+    """Those who come while a prompt is computed wait for it between two tokens; those who are refused
+    have no times."""
+    two_rows = replace(A10G, seqs=2)
+    sized = plan_for(clockwork(8.0, 30), two_rows, {"": Target(60.0, 0.0165)}, replicas_max=1)
+    assert sized.missed[""].keys() >= {Miss.SLOW}
+    promise = (Workload(name="now", ttft_ms=1000),)
+    burst = [Arrival(0.0, "t", 100, 30, workload="now")] * 20
+    sized = plan_for(burst, ONE_ROW, {"now": Target(1.0)}, workloads=promise, replicas_max=1)
+    assert sized.missed["now"][Miss.REFUSED] > 10
 
 
 def test_what_can_never_be_served_is_refused() -> None:
     with pytest.raises(PlanError, match="empty"):
         plan_for([], A10G, TARGET)
     with pytest.raises(
-        PlanError, match="1 of 2 requests never fit: the longest needs 10001 tokens"
+        PlanError,
+        match=r"1 of 2 requests never fit: the longest needs 10,001 tokens .* has 10,000, however many "
+        r"replicas there are; 99 % fit from 10,016 on: .* \(--kv-tokens\)",
     ):
         plan_for([Arrival(0.0, "t", 10, 10), Arrival(1.0, "t", 10_000, 1)], A10G, TARGET)
 
@@ -59,7 +83,7 @@ def test_a_few_that_never_fit_miss_and_the_others_are_planned_for() -> None:
 def test_how_far_it_is_is_told_by_number_of_replicas() -> None:
     told: list[tuple[int, float]] = []
     short = [Arrival(0.0, "t", 1, 1)] * 300
-    plan_for(short, A10G, {"": Target(0.0)}, replicas_max=2, say=lambda *a: told.append(a))
+    plan_for(short, A10G, {"": Target(0.1)}, replicas_max=2, say=lambda *a: told.append(a))
     assert [part for replicas, part in told if replicas == 1] == [i / 100 for i in range(100)]
     assert {replicas for replicas, _ in told} == {1, 2}
 
@@ -105,6 +129,8 @@ def test_each_class_has_a_number_of_its_own_and_the_largest_decides() -> None:
 def test_a_class_that_none_can_keep_decides_and_the_others_have_their_number() -> None:
     targets = {"now": Target(0.0), "soon": Target(2.0)}
     sized = plan_for(of_classes(5.0, 24), ONE_ROW, targets, workloads=CLASSES, replicas_max=4)
+    assert sized.beyond.keys() == {"now"}
+    assert max(sized.tried) < 4, "what no number keeps asked for more"
     assert sized.needs["now"] is None
     assert sized.needs["soon"] in {2, 3}
     assert sized.replicas is None

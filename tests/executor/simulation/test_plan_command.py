@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from executor.simulation.__main__ import main
 from executor.simulation.machine import A10G
 from executor.simulation.machine_file import write
+from executor.simulation.plan import REPLICAS_MAX, Miss, Sized
 
 COUNT = 24
 
@@ -102,18 +104,81 @@ def test_a_pace_that_no_machine_has_is_never_kept(
     assert plan(*words) == 1
     told = capsys.readouterr().out
     assert "and 5 ms a token after it" in told
-    assert "Not even 2 replicas can keep it." in told
+    assert "replicas  in time" not in told, "nothing had to be tried"
+    assert told.endswith(
+        "No number of replicas keeps this promise: 0.0 % of 24 requests in time where each has a replica to "
+        "itself.\n"
+        "          each after it: 24 need more than 5 ms; 99 % need 17.6 or less (--tpot-ms)\n"
+        "          More replicas do not help: promise at least that, or to fewer (--part), or plan for a "
+        "machine 3.6 times as fast (--slower).\n"
+    )
     assert plan(*words, "--part", "0.5", "--slower", "0.1") == 0
+    capsys.readouterr()
+    found = document(capsys, *words)
+    assert (found["replicas"], found["tried"]) == (None, [])
+    assert isinstance(found["alone"], dict)
+    assert found["alone"]["slow"] == 24
+
+
+def test_every_limit_that_binds_is_told_with_what_moves_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = with_classes(tmp_path, ("now", "later"))
+    promises = ({"name": "now", "ttft_ms": 100, "itl_ms": 10}, {"name": "later", "ttft_ms": 9000})
+    assert plan("--trace", trace, terms(*promises)) == 1
+    told = capsys.readouterr().out
+    assert (
+        "now    no number of replicas  (it decides)\n"
+        "later  1 replica\n"
+        "No number of replicas keeps what `now` is promised: 0.0 % of 12 requests in time" in told
+    )
+    assert "first token: 12 need more than 100 ms; 99 % need 211 or less (ttft_ms)\n" in told
+    assert "each after it: 12 need more than 10 ms; 99 % need 17.6 or less (itl_ms)\n" in told
+    assert "--replicas-max" not in told
+
+
+def test_more_replicas_are_advised_only_where_there_may_be_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = mooncake(tmp_path)
+    assert plan("--trace", trace, "--ttft-ms", "300", "--replicas-max", "1") == 1
+    told = capsys.readouterr().out
+    assert "Not even 1 replica can keep it.\n          Of 24 requests " in told
+    assert (
+        "with their first token too late.\n          Allow more (--replicas-max), promise" in told
+    )
+
+
+@pytest.mark.parametrize(("most", "before"), ((REPLICAS_MAX, 512), (64, 32)))
+def test_where_more_do_not_help_that_is_said(
+    most: int,
+    before: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as anybody may ask for, or no more in time than with half of them."""
+    from executor.simulation import __main__ as command
+
+    parts = {before: {"": 0.5 if most == REPLICAS_MAX else 0.75}, most: {"": 0.75}}
+    missed = {"": Counter({Miss.REFUSED: 4, Miss.SLOW: 2})}
+    sized = Sized({"": None}, parts, missed=missed)
+    monkeypatch.setattr(command, "plan_for", lambda *_, **__: sized)
+    assert plan("--trace", mooncake(tmp_path)) == 1
+    told = capsys.readouterr().out
+    assert "Of 24 requests 4 refused for a backlog, 2 too slow after it.\n" in told
+    assert told.endswith("Promise less, or take a faster machine.\n")
+    assert ("32 replicas miss no more: it is not for want of them." in told) == (most == 64)
 
 
 def test_a_part_that_misses_never_looks_like_the_one_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from executor.simulation import __main__ as command
-    from executor.simulation.plan import Sized
 
+    late = {"": Counter({Miss.LATE: 1})}
     monkeypatch.setattr(
-        command, "plan_for", lambda *_, **__: Sized({"": None}, {64: {"": 0.98999}})
+        command, "plan_for", lambda *_, **__: Sized({"": None}, {64: {"": 0.98999}}, missed=late)
     )
     assert plan("--trace", mooncake(tmp_path)) == 1
     assert "      64   98.9 %" in capsys.readouterr().out
@@ -289,6 +354,7 @@ def test_each_class_is_told_what_it_needs_and_which_decides(
             "promise": {"ttft_ms": 300.0, "tpot_ms": 300.0},
             "replicas": 3,
             "decides": True,
+            "alone": None,
         },
         {
             "name": "interactive",
@@ -296,8 +362,16 @@ def test_each_class_is_told_what_it_needs_and_which_decides(
             "promise": {"ttft_ms": 4000.0, "tpot_ms": None},
             "replicas": 1,
             "decides": False,
+            "alone": None,
         },
-        {"name": "batch", "requests": 6, "promise": None, "replicas": None, "decides": False},
+        {
+            "name": "batch",
+            "requests": 6,
+            "promise": None,
+            "replicas": None,
+            "decides": False,
+            "alone": None,
+        },
     ]
 
 
