@@ -72,10 +72,7 @@ class _Connection:
         return len(self._turns)
 
     def submit(self, job: Submit) -> MailboxTurn:
-        if not self._open or self._writer.is_closing():
-            raise ExecutorLost("the executor is gone; try again in a few seconds")
-        if self._writer.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
-            raise ExecutorLost("the executor does not read what it is sent")
+        self._check_room()
         numbered = msgspec.structs.replace(job, request=self._minted + 1)
         try:
             frame = encode_command(numbered)
@@ -96,11 +93,20 @@ class _Connection:
     def order(
         self, numbered: Callable[[int], Revoke | Purge | ListKept]
     ) -> asyncio.Future[Any | None]:
-        """Its answer, or None when the connection ends first."""
+        """Its answer, or None when the connection ends first.  Who waits no longer cancels it."""
+        self._check_room()
         number = next(self._numbers)
         told = self._orders[number] = asyncio.get_running_loop().create_future()
+        told.add_done_callback(lambda _: self._orders.pop(number, None))
         self._writer.write(encode_command(numbered(number)))
         return told
+
+    def _check_room(self) -> None:
+        """Raises ExecutorLost where nothing more can be sent."""
+        if not self._open or self._writer.is_closing():
+            raise ExecutorLost("the executor is gone; try again in a few seconds")
+        if self._writer.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
+            raise ExecutorLost("the executor does not read what it is sent")
 
     def look(self, tenant: str | None) -> asyncio.Future[Overview | None]:
         """What the next report will show, the same for all who ask for `tenant` until it comes; None when
@@ -212,8 +218,8 @@ class SocketExecutor:
         def order(number: int) -> Revoke:
             return Revoke(number=number, tags=tags, snapshot=snapshot)
 
-        told: asyncio.Future[Revoked | None] = self._ready().order(order)
-        return await self._word(told, "that it is revoked")
+        revoked: Revoked = await self._ordered(order, "that it is revoked")
+        return revoked
 
     async def purge(
         self, owner: str | None = None, tags: tuple[bytes, ...] = (), *, spare: bool = False
@@ -221,15 +227,24 @@ class SocketExecutor:
         def order(number: int) -> Purge:
             return Purge(number=number, owner=owner, tags=tags, spare=spare)
 
-        told: asyncio.Future[Purged | None] = self._ready().order(order)
-        return await self._word(told, "that it is purged")
+        purged: Purged = await self._ordered(order, "that it is purged")
+        return purged
 
     async def list_kept(self, owner: str | None = None, *, by_label: bool = False) -> Listed:
         def order(number: int) -> ListKept:
             return ListKept(number=number, owner=owner, by_label=by_label)
 
-        told: asyncio.Future[Listed | None] = self._ready().order(order)
-        return await self._word(told, "what is kept")
+        listed: Listed = await self._ordered(order, "what is kept")
+        return listed
+
+    async def _ordered(
+        self, numbered: Callable[[int], Revoke | Purge | ListKept], what: str
+    ) -> Any:
+        told = self._ready().order(numbered)
+        try:
+            return await self._word(told, what)
+        finally:
+            told.cancel()  # asked again, it is another: a silent executor gathers none of them
 
     def _ready(self) -> _Connection:
         if self._connection is None or self._card is None:

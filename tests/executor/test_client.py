@@ -408,6 +408,28 @@ def test_who_looks_at_an_executor_that_goes_or_is_silent_is_told() -> None:
     scripted(test, look_wait_s=0.01)
 
 
+def test_orders_to_a_silent_executor_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are asked again and again, as long as it is silent."""
+
+    async def test(client: SocketExecutor, script: Script) -> None:
+        for number in range(1, 4):
+            with pytest.raises(ExecutorLost, match="did not say"):
+                await client.revoke((b"x",), 3)
+            assert await script.hear() == Revoke(number=number, tags=(b"x",), snapshot=3)
+        await asyncio.sleep(0)
+        assert client._connection is not None
+        assert client._connection._orders == {}
+        late = Revoked(number=1, entries=0, ended=0, zeroed=True)
+        script.say(Report(revoked=(late,)))
+        monkeypatch.setattr("executor.connection._UNSENT_BYTES_MAX", -1)
+        with pytest.raises(ExecutorLost, match="does not read"):
+            await client.revoke((b"x",), 3)
+
+    scripted(test, look_wait_s=0.01)
+
+
 def test_orders_are_answered_by_number_and_quotas_told_to_whoever_comes() -> None:
     quotas = (Quota(owner="a", part=0.5),)
 
