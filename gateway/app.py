@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api import admin, admin_call, cache, documents, registered_call, templates
+from gateway.api import admin, admin_call, cache, documents, registered_call, secrets, templates
 from gateway.api.caller import Me, Model, Models, Request
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
@@ -77,6 +77,18 @@ def admin_app(house: House) -> ASGIApp:
                 _get("/v1/admin/check", route(admin.check)),
                 _get("/v1/admin/cache", route(cache.listed)),
                 _post("/v1/admin/cache/purge", route(cache.purged)),
+                _get(tenants + "{id}/secret", route(secrets.secret, tenants, "/secret")),
+                *(
+                    _post(f"{tenants}{{id}}{ends}", route(handler, tenants, ends))
+                    for ends, handler in (
+                        ("/secret/rotate", secrets.rotate),
+                        ("/secret/retire", secrets.retire),
+                        ("/shred", secrets.shred),
+                    )
+                ),
+                _get("/v1/admin/root-key", route(secrets.roots)),
+                _post("/v1/admin/root-key/rewrap", route(secrets.rewrap)),
+                _post("/v1/admin/root-key/release", route(secrets.release)),
                 *registered(house, "/v1/admin", doorway),
             ]
         )

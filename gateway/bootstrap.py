@@ -28,7 +28,7 @@ from gateway.development import Development, development_mode
 from gateway.errors import ApiError, unavailable
 from gateway.guard import front
 from gateway.house import Clock, Deployment, House, Prices, Timings
-from gateway.housekeeping import keep_house
+from gateway.housekeeping import keep_house, keep_sealed
 from gateway.listen import BindError, Bound, Listener, Reports
 from gateway.live import Live
 from gateway.metrics import Metrics
@@ -223,7 +223,10 @@ async def opened(
     async with AsyncExitStack() as stack:
         audit = await asyncio.to_thread(open_audit, settings, keyring, clock.wall_ms, log)
         stack.push_async_callback(audit.aclose)
-        await audit.append(AuditEvent(kind="gateway.started", outcome="done"))
+        roots = keyring.root_ids  # so that the log shows when one came or went
+        await audit.append(
+            AuditEvent(kind="gateway.started", outcome="done", target=roots[-1], count=len(roots))
+        )
         store = await asyncio.to_thread(Store.open, settings.state.database_url)
         stack.push_async_callback(asyncio.to_thread, store.close)
         book = Book(store, owner=secrets.token_hex(8), clock_ms=clock.wall_ms)
@@ -297,6 +300,8 @@ async def opened(
         await enforce(house, cache_terms(settings))
         housekeeping = asyncio.create_task(keep_house(house))
         stack.push_async_callback(_cancelled, housekeeping)
+        sealing = asyncio.create_task(keep_sealed(house))
+        stack.push_async_callback(_cancelled, sealing)
         warming = asyncio.create_task(Warming(request_ids()).keep(house))
         stack.push_async_callback(_cancelled, warming)
         yield house, development

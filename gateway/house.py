@@ -18,6 +18,7 @@ from gateway.metrics import Metrics
 from gateway.promises import Promises
 from gateway.purging import Purges
 from gateway.registered import Registered
+from gateway.rotation import Rotations
 from gateway.service_classes import ServiceClasses
 from gateway.text.templates import ChatTemplate
 from gateway.text.tokenizer import Vocabulary
@@ -128,3 +129,4 @@ class House:
     draining: Callable[[], bool]
     end_users: EndUsers = field(default_factory=EndUsers)
     purges: Purges = field(default_factory=Purges)
+    rotations: Rotations = field(default_factory=Rotations)

@@ -38,6 +38,20 @@ async def _done(step: Coroutine[Any, Any, None], house: House) -> bool:
     return True
 
 
+async def keep_sealed(house: House, *, every_s: float = SWEEP_S) -> None:
+    """Whatever a rotation left under an old secret, also one before this process."""
+    house.rotations.pending.update(
+        tenant for tenant in house.directory.tenants() if house.secrets.newest(tenant) > 1
+    )
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            if count := await house.rotations.round(house.registered, house.clock.monotonic_ns()):
+                house.log("registered.resealed", count=count)
+        except Exception as why:  # noqa: BLE001 — the next round goes on
+            house.log("housekeeping.failed", error=why)
+
+
 async def expire(house: House) -> None:
     """Registered texts whose time is over are removed, and that is recorded."""
     require_log(house)

@@ -133,7 +133,14 @@ class Registered:
         return word
 
     async def texts(self, wanted: Sequence[tuple[Record, int]]) -> list[str]:
-        """In one read.  KeyError where one of them is gone, or cannot be opened any more."""
+        """KeyError where one of them is gone, or cannot be opened any more."""
+        try:
+            return await self._texts(wanted)
+        except KeyError:  # or was sealed anew meanwhile, and its old secret retired
+            return await self._texts(wanted)
+
+    async def _texts(self, wanted: Sequence[tuple[Record, int]]) -> list[str]:
+        """In one read."""
         rows = await self.documents.texts([(each.id, version) for each, version in wanted])
 
         def opened() -> list[str]:

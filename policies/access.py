@@ -139,6 +139,11 @@ def may_audit(principal: Principal) -> bool:
     return _operates(principal, Role.OPERATOR, Role.OPERATOR_SECURITY)
 
 
+def may_keep_secrets(principal: Principal) -> bool:
+    """Rotate and destroy what tenants' texts hang on, and the roots above it."""
+    return _operates(principal, Role.OPERATOR, Role.OPERATOR_SECURITY)
+
+
 class CacheAct(Enum):
     """What one may ask of the cache from outside.  Reading stands here to be refused: what is kept is
     found by a request that its label covers, or by nobody."""

@@ -12,6 +12,7 @@ what the secrets are for (`cache_keys`).  Source: SECURITY.md §2 (Keys), §6; N
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
@@ -139,6 +140,19 @@ class TenantSecrets:
     def newest(self, tenant: str) -> int:
         """The highest number that was ever given, also to one that is destroyed; 0: none."""
         return self._newest.get(tenant, 0)
+
+    def held(self, tenant: str) -> dict[int, str]:
+        """The root that wraps each version that can be used."""
+        return {version: self._roots[tenant, version] for version in self._kept.get(tenant, {})}
+
+    @property
+    def known_roots(self) -> tuple[str, ...]:
+        """The roots that there are, oldest first; the last one wraps."""
+        return self._keyring.root_ids
+
+    def wrapped_by(self) -> Counter[str]:
+        """How many secrets each root is needed for."""
+        return Counter(self._roots.values())
 
     def root_ids(self) -> frozenset[str]:
         """The roots that are needed to unwrap what is kept."""

@@ -19,6 +19,11 @@ class ChangeKind(StrEnum):
     TENANT_RESUMED = "tenant_resumed"
     BUDGET_SET = "budget_set"
     CACHE_PURGED = "cache_purged"
+    SECRET_ROTATED = "secret_rotated"  # noqa: S105 — the name of a kind, no secret
+    SECRET_RETIRED = "secret_retired"  # noqa: S105 — likewise
+    TENANT_SHREDDED = "tenant_shredded"
+    ROOT_REWRAPPED = "root_rewrapped"
+    ROOT_RELEASED = "root_released"
     CONFIGURED = "configured"
 
 

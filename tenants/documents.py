@@ -23,7 +23,9 @@ from sqlalchemy.exc import IntegrityError
 from policies.scope.decision import Acl, Snapshot
 from policies.scope.labels import Template
 from tenants import documents_rows as rows
+from tenants import documents_seals as seals
 from tenants.documents_rows import Kind, Readers, Record, Sealed, VersionMoved
+from tenants.documents_seals import SealedHeads
 from tenants.store import Store
 
 __all__ = [
@@ -129,6 +131,10 @@ class Documents:
         """The same without the texts."""
         return await self._store.read(lambda conn: rows.abouts(conn, wanted))
 
+    async def heads(self, tenant: str, head_bytes: int) -> list[SealedHeads]:
+        """How what is kept of a tenant's texts begins: by which secret it is sealed.  StoreUnavailable."""
+        return await self._store.read(lambda conn: seals.heads(conn, tenant, head_bytes))
+
     # What changes.  Each is durable and visible when it returns.  StoreUnavailable: nobody knows; the
     # next confirmation reads what SQL says.
 
@@ -199,7 +205,13 @@ class Documents:
 
     async def forget(self) -> None:
         """Nothing of what was replaced or removed is left in the files.  StoreUnavailable: ask again."""
-        await self._change(self._store.forget_overwritten)  # two at once get in each other's way
+        await self._store.forget_overwritten()
+
+    async def reseal(
+        self, id_: str, version: int, old: tuple[bytes, bytes], new: tuple[bytes, bytes]
+    ) -> bool:
+        """The same text and about, sealed anew.  False where it is not `old` any more."""
+        return await self._store.write(lambda conn: seals.reseal(conn, id_, version, old, new))
 
     async def count_up(self) -> int:
         """A new snapshot of the same: what was decided before is older than what is revoked now."""

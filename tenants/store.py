@@ -171,6 +171,7 @@ class Store:
         self._reader = _Worker(reader, "store-reader")
         self._lock_fd = lock_fd
         self._path = path
+        self._emptying = threading.Lock()
 
     @classmethod
     def open(cls, database_url: str) -> Store:
@@ -206,7 +207,12 @@ class Store:
     async def forget_overwritten(self) -> None:
         """Bring the write-ahead log into the file and empty it, so that what was overwritten or deleted
         before is in neither.  StoreUnavailable where others kept it busy; try again."""
-        if not await asyncio.to_thread(_empty_wal, self._path):
+
+        def alone() -> bool:
+            with self._emptying:  # two at once get in each other's way
+                return _empty_wal(self._path)
+
+        if not await asyncio.to_thread(alone):
             raise StoreUnavailable("the write-ahead log is busy and keeps what was overwritten")
 
     def close(self) -> None:

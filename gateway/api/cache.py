@@ -26,7 +26,7 @@ from policies.access import CacheAct, may_on_cache
 from policies.scope.labels import Document
 from security.audit import AuditUnavailable, CacheEvent
 from security.audit_proof import Proof, encode_proof
-from security.purge import PurgeReason, purge_record
+from security.purge import Purged, PurgeReason, purge_record
 from tenants.directory import ChangeKind
 from tenants.documents import Kind, Record, templates_of
 
@@ -92,10 +92,7 @@ async def purged(call: Call) -> object:
     """Answers when every executor has acknowledged and read zeros, with the record and its proof."""
     ask = call.decode(PurgeAsk)
     target = _target(call, ask)
-    try:
-        call.house.audit.require_healthy()  # nothing is done that cannot be recorded
-    except AuditUnavailable as down:
-        raise audit_down() from down
+    require_record(call)
     heard, proof = await unbroken(_purge(call, target, ask.reason))
     if heard.unacknowledged:
         raise unavailable(
@@ -126,7 +123,7 @@ async def purged(call: Call) -> object:
 
 async def _purge(call: Call, target: Target, reason: str) -> tuple[Heard, Proof]:
     """Who and why is in the database before anything is done; what was done, in the audit log after it."""
-    house, who = call.house, call.who
+    house = call.house
     await house.directory.note(
         ChangeKind.CACHE_PURGED,
         tenant=target.tenant or "",
@@ -136,11 +133,25 @@ async def _purge(call: Call, target: Target, reason: str) -> tuple[Heard, Proof]
     )
     heard = await purge(executors_of(house), target)
     house.purges.note(target.tenant)
+    purged = heard.purged(target.scope, PurgeReason.ASKED_FOR)
+    return heard, await recorded(call, purged, target.tenant)
+
+
+def require_record(call: Call) -> None:
+    """Nothing is done that cannot be recorded.  Raises ApiError 503."""
     try:
-        proof = await purge_record(
+        call.house.audit.require_healthy()
+    except AuditUnavailable as down:
+        raise audit_down() from down
+
+
+async def recorded(call: Call, purged: Purged, tenant: str | None) -> Proof:
+    house, who = call.house, call.who
+    try:
+        return await purge_record(
             house.audit,
-            heard.purged(target.scope, PurgeReason.ASKED_FOR),
-            tenant=target.tenant,
+            purged,
+            tenant=tenant,
             request_id=request_id(call.scope),
             subject=house.names.person(who.tenant, who.issuer, who.user),
             credential_id=who.credential.id,
@@ -152,7 +163,6 @@ async def _purge(call: Call, target: Target, reason: str) -> tuple[Heard, Proof]
             code="audit_unavailable",
             retry_after_s=5,
         ) from down
-    return heard, proof
 
 
 def executors_of(house: House) -> list[Executor]:

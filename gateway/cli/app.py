@@ -23,6 +23,7 @@ from gateway.cli import (
     plan,
     registered,
     scheduling,
+    secrets,
     serve,
 )
 from gateway.cli.show import say
@@ -72,11 +73,12 @@ audit.audit.add_typer(
 for name, group, says in (
     ("token", credentials.tokens, "Tokens of people: mint in development, revoke anywhere."),
     ("key", credentials.keys, "API keys of services."),
-    ("tenant", accounts.tenants, "Tenants: list, suspend, resume."),
+    ("tenant", accounts.tenants, "Tenants: list, suspend, resume, shred; their secrets."),
     ("budget", accounts.budgets, "Budgets: set, show."),
     ("usage", accounts.usage, "What was used and what it cost."),
     ("document", registered.documents, "Documents: add, list, grant, revoke, delete."),
     ("template", registered.templates, "Prompt templates: add, list, delete."),
+    ("root-key", secrets.roots, "The root keys: show, add, rewrap, drop."),
     ("cache", cache.caches, "What is kept of prompts: list, purge."),
     ("audit", audit.audit, "The audit log, and the audits."),
 ):

@@ -105,6 +105,7 @@ EVERYBODY = {
         (lambda p: access.may_revoke(p, "acme"), "admin operator guard"),
         (access.may_suspend, "operator guard"),
         (access.may_audit, "operator guard"),
+        (access.may_keep_secrets, "operator guard"),
         (lambda p: access.may_on_cache(p, access.CacheAct.LIST, "acme"), "admin operator guard"),
         (lambda p: access.may_on_cache(p, access.CacheAct.PURGE, "acme"), "admin operator guard"),
         (lambda p: access.may_on_cache(p, access.CacheAct.LIST, None), "operator guard"),

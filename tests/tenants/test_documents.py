@@ -99,3 +99,26 @@ def test_room_is_counted_over_all_of_a_tenant() -> None:
             store.close()
 
     run(test)
+
+
+def test_what_is_sealed_anew_takes_the_place_of_what_was_read_and_of_nothing_else() -> None:
+    async def test() -> None:
+        with folder() as where:
+            store = Store.open(f"sqlite:///{where}/x.db")
+            one = registry(store, Time())
+            await one.load()
+            await one.create(LEASE, SEALED, Room())
+            await one.create(replace(LEASE, id="doc_2", tenant="globex"), SEALED, Room())
+            found = await one.heads("acme", 6)
+            assert [(each.id, each.version, each.text, each.about) for each in found] == [
+                ("doc_1", 1, b"sealed", b"sealed")
+            ]
+            old, new = (SEALED.text, SEALED.about), (b"anew", b"anew too")
+            assert await one.reseal("doc_1", 1, old, new)
+            assert not await one.reseal("doc_1", 1, old, (b"late", b"late"))  # another was first
+            assert not await one.reseal("doc_1", 2, new, (b"late", b"late"))
+            assert await one.texts([("doc_1", 1)]) == {("doc_1", 1): new}
+            assert await one.texts([("doc_2", 1)]) == {("doc_2", 1): old}
+            store.close()
+
+    run(test)

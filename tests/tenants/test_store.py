@@ -264,3 +264,20 @@ def test_an_older_schema_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) 
             assert mine.execute("SELECT version FROM schema_version").fetchall() == [(newer,)]
             assert mine.execute("SELECT * FROM added").fetchall() == []
         mine.close()
+
+
+@pytest.mark.slow
+def test_two_who_empty_the_log_at_once_do_not_fail_each_other() -> None:
+    """A secret that is destroyed and a document that is deleted, say."""
+
+    async def test() -> None:
+        with folder() as where:
+            held = Store.open(f"sqlite:///{where}/x.db")
+            await held.write(lambda conn: conn.execute(text("CREATE TABLE more (x)")))
+            for _ in range(10):
+                row = text("INSERT INTO more VALUES (randomblob(1000000))")
+                await held.write(lambda conn, row=row: conn.execute(row))  # type: ignore[misc]
+                await asyncio.gather(*(held.forget_overwritten() for _ in range(8)))
+            held.close()
+
+    run(test)
