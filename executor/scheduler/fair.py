@@ -30,7 +30,7 @@ from executor.scheduler.locality import Window
 from executor.scheduler.prediction import Outputs
 from executor.scheduler.promises import Refusal
 from executor.scheduler.protocol import Charge, Limits, Moment, Plan, W
-from executor.scheduler.reclaim import Allowance, able, for_growth, for_the_head, lost_ns
+from executor.scheduler.reclaim import Allowance, able, for_growth, lost_ns, who_makes_room
 from executor.scheduler.residency import Residency
 from executor.scheduler.step import Draft
 
@@ -294,67 +294,12 @@ class Fair(Generic[W]):
 
     def _reclaim(self, head: Entry[W], filling: Filling[W]) -> bool:
         """Put out what stands in the way of `head`, all that is needed or nothing."""
-        draft, rates, residency = filling.draft, filling.moment.rates, self._residency
-        if not draft.has_time(head.work) or not filling.victims:
-            return False
-        whole = self._accounts.tenants.weight
-        short_blocks, short_rows = residency.short(head, over=False)
-        need_blocks, need_rows = draft.short(head.work)
-        chosen: list[Entry[W]] = []
-        gone: dict[str, tuple[int, int]] = {}  # by tenant: blocks and rows
-        within = residency.is_within(head, self._share(head))
-        asks = (
-            head.band.rank,
-            within,
-            max(short_blocks, need_blocks),
-            max(short_rows, need_rows),
-        )
-        if filling.is_hopeless(asks):
-            return False
-
-        def is_over(entry: Entry[W]) -> bool:
-            """Also without this one, else the two would put each other out by turns; a last one only
-            if it is large itself."""
-            tenant = entry.tenant
-            blocks, rows = gone.get(tenant.key, (0, 0))
-            if residency.runs(tenant.key) - rows == 1:
-                return within and residency.is_large(entry, whole)
-            share = residency.share(tenant.weight, whole)
-            blocks += entry.committed_blocks
-            return residency.is_over(tenant.key, share, -blocks, -rows - 1)
-
-        spent_ns = 0.0
-        spared = {head.tenant.key} if draft.found(head.work).blocks else set()
-        spared |= draft.takers  # what is taken may be a victim's
-
-        def could_be(entry: Entry[W]) -> bool:
-            return residency.runs(entry.tenant.key) > 1 or is_over(entry)
-
-        for entry in for_the_head(head, filling.old(), could_be):
-            if max(short_blocks, short_rows, need_blocks, need_rows) <= 0:
-                break
-            if entry.tenant.key in spared:
-                continue
-            if entry.band.rank == head.band.rank and not is_over(entry):
-                continue
-            cost_ns = lost_ns(entry, rates)
-            if spent_ns + cost_ns > self._allowance.left_ns:
-                continue
-            chosen.append(entry)
-            spent_ns += cost_ns
-            blocks, rows = gone.get(entry.tenant.key, (0, 0))
-            gone[entry.tenant.key] = blocks + entry.committed_blocks, rows + 1
-            short_blocks, short_rows = residency.short(head, over=False, without=chosen)
-            need_rows -= 1
-            need_blocks -= draft.freed(entry.work)
-        if max(short_blocks, short_rows, need_blocks, need_rows) > 0:
-            if not residency.runs(head.tenant.key):  # none of the others is its own
-                filling.hopeless.append(asks)
-            return False
-        for entry in chosen:
-            draft.preempt(entry.work)
-            filling.put_out.append(self._put_out(entry.work, rates))
-        return True
+        whole, left_ns = self._accounts.tenants.weight, self._allowance.left_ns
+        chosen = who_makes_room(head, filling, self._residency, whole, left_ns)
+        for entry in chosen or ():
+            filling.draft.preempt(entry.work)
+            filling.put_out.append(self._put_out(entry.work, filling.moment.rates))
+        return chosen is not None
 
     def _put_out(self, seq: W, rates: Rates) -> Entry[W]:
         entry = self._running.pop(seq.ticket)
