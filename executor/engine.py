@@ -371,7 +371,7 @@ class Engine:
         seq.enter(seq.phase, now_ns)
         outside = self._foyer.forget(seq, now_ns)
         if queued and not outside:
-            self._scheduler.remove(seq)
+            self._scheduler.remove(seq, now_ns)
         self.keeper.release(seq, cause)
         self._guesser.forget(key)
         self._positions.leave(seq)

@@ -95,7 +95,7 @@ class Fair(Generic[W]):
     def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
         self._admission.turns_away(seq, retry_ms, now_ns)
 
-    def remove(self, seq: W) -> None:
+    def remove(self, seq: W, now_ns: int) -> None:
         entry = self._waiting.pop(seq.ticket, None)
         if entry is not None:
             self._accounts.go(entry)
@@ -103,7 +103,7 @@ class Fair(Generic[W]):
             entry = self._running.pop(seq.ticket)
             self._end(entry, put_out=False)
             self._outputs.saw(seq.tenant, seq.user, seq.generated)
-        self._admission.foresight.ends(entry)
+        self._admission.foresight.ends(entry, now_ns)
         self._accounts.close(entry, self._bands.values())
 
     def charge(self, bill: Iterable[Charge[W]]) -> None:

@@ -56,7 +56,7 @@ class Fcfs(Generic[W]):
     def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
         """It keeps nothing of it."""
 
-    def remove(self, seq: W) -> None:
+    def remove(self, seq: W, now_ns: int) -> None:
         if not _take(self._running, seq):
             found = _take(self._waiting, seq)
             assert found, "removed twice"
@@ -74,10 +74,10 @@ class Fcfs(Generic[W]):
                 break
         decided = draft.plan()
         for seq in decided.preempted:
-            self.remove(seq)
+            self.remove(seq, moment.now_ns)
             insort(self._waiting, seq, key=_ticket)
         for seq in decided.admitted:
-            self.remove(seq)
+            self.remove(seq, moment.now_ns)
             insort(self._running, seq, key=_ticket)
         return decided
 

@@ -1,6 +1,6 @@
 """What waits and what runs of each tenant in each class, and when a newcomer's first token would come.
 
-Keeps the queues that `promises` predicts from, and learns from each first token how the prediction was.
+Keeps the queues that `promises` predicts from, and learns from each first token how the prediction was, and from who left too late for it.
 Refuses to know: order between tenants, room, accounts, who was refused before.
 """
 
@@ -99,8 +99,14 @@ class Foresight(Generic[W]):
         self._goes(entry)
         self._running[entry.work.tenant][entry.ticket] = entry
 
-    def ends(self, entry: Entry[W]) -> None:
-        self._guesses.pop(entry.ticket, None)
+    def ends(self, entry: Entry[W], now_ns: int) -> None:
+        """Its first word may have been its last.  Who left without one waited that long at least, which says
+        something where it is longer than was predicted, and nothing where it is not."""
+        guess = self._guesses.pop(entry.ticket, None)
+        if guess is not None:
+            predicted_ns = guess.predicted_ns * self.factor(entry.work, now_ns)
+            if entry.work.generated or now_ns - guess.at_ns > predicted_ns:
+                self._learns(entry.work, guess, now_ns)
         self._goes(entry)
         self._leaves(entry)
 
@@ -121,11 +127,14 @@ class Foresight(Generic[W]):
         """Some of them may have said their first word since the last time."""
         for work in running if self._guesses else ():
             if work.generated and (guess := self._guesses.pop(work.ticket, None)) is not None:
-                experience = self._experience.pop(key_of(work), None) or Experience()
-                experience.saw(guess.predicted_ns, now_ns - guess.at_ns, now_ns)
-                self._experience[key_of(work)] = experience
-                if len(self._experience) > KEPT:
-                    self._experience.popitem(last=False)
+                self._learns(work, guess, now_ns)
+
+    def _learns(self, work: W, guess: _Guess, now_ns: int) -> None:
+        experience = self._experience.pop(key_of(work), None) or Experience()
+        experience.saw(guess.predicted_ns, now_ns - guess.at_ns, now_ns)
+        self._experience[key_of(work)] = experience
+        if len(self._experience) > KEPT:
+            self._experience.popitem(last=False)
 
     @property
     def begun_tokens(self) -> int:

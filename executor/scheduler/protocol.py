@@ -190,7 +190,7 @@ class Scheduler(Protocol[W]):
         """A newcomer, or one that made room for another, was told to come back then."""
         ...
 
-    def remove(self, seq: W) -> None:
+    def remove(self, seq: W, now_ns: int) -> None:
         """It ended, wherever it stood."""
         ...
 

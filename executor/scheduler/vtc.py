@@ -72,7 +72,7 @@ class Vtc(Generic[W]):
     def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
         """It keeps nothing of it."""
 
-    def remove(self, seq: W) -> None:
+    def remove(self, seq: W, now_ns: int) -> None:
         said = self._said.pop(seq.ticket, 0)
         at = bisect_left(self._running, seq.ticket, key=_ticket)
         if at < len(self._running) and self._running[at] is seq:

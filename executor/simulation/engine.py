@@ -329,7 +329,7 @@ class Engine:
         work = life.work
         del self._lives[work.ticket]
         self._lobby.leave(work, self.now_ns)
-        self._scheduler.remove(work)
+        self._scheduler.remove(work, self.now_ns)
         self.free += work.release()
         self._note(life, ending)
 

@@ -116,7 +116,7 @@ class Replica:
         del self.rows[work.ticket]
         self._stop(row)
         self._pay()
-        self.scheduler.remove(work)
+        self.scheduler.remove(work, self.now_ns)
         self._free += work.release()
 
     def advance(self, now_ns: int) -> list[Row]:

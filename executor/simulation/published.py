@@ -77,7 +77,7 @@ class Published(Generic[W]):
     def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
         """It keeps nothing of it."""
 
-    def remove(self, seq: W) -> None:
+    def remove(self, seq: W, now_ns: int) -> None:
         if seq in self._running:
             self._running.remove(seq)
         else:

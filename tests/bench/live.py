@@ -86,8 +86,8 @@ class Recorder:
     def turns_away(self, seq: Seq, retry_ms: int, now_ns: int) -> None:
         self._inner.turns_away(seq, retry_ms, now_ns)
 
-    def remove(self, seq: Seq) -> None:
-        self._inner.remove(seq)
+    def remove(self, seq: Seq, now_ns: int) -> None:
+        self._inner.remove(seq, now_ns)
 
     def renew(self, limits: object) -> None:
         self._inner.renew(limits)  # type: ignore[arg-type]  # handed on as it came

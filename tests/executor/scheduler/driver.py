@@ -142,7 +142,7 @@ class House:
         del self.alive[job.ticket]
         job.ends += 1
         self.watch("remove", job)
-        self.queue.remove(job)
+        self.queue.remove(job, self.now_ns)
         self.watch("/remove", job)
         self.free += job.let_go()
 

@@ -124,8 +124,8 @@ def test_the_queues_keep_the_order_of_arrival() -> None:
     second.tokens.append(1)
     queue.plan(moment(0))  # no room to grow: the younger goes back to its old place
     assert (list(queue.running), list(queue.waiting)) == ([first], [second, third])
-    queue.remove(third)
-    queue.remove(first)
+    queue.remove(third, 0)
+    queue.remove(first, 0)
     assert (list(queue.running), list(queue.waiting)) == ([], [second])
     with pytest.raises(AssertionError):
-        queue.remove(first)
+        queue.remove(first, 0)
