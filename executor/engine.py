@@ -369,7 +369,7 @@ class Engine:
             return
         seq.generation += 1
         seq.enter(seq.phase, now_ns)
-        outside = self._foyer.forget(seq, now_ns)
+        outside = self._foyer.forget(seq)
         if queued and not outside:
             self._scheduler.remove(seq, now_ns)
         self.keeper.release(seq, cause)

@@ -61,11 +61,11 @@ class Foyer:
 
     def began(self, seq: Sequence, now_ns: int) -> None:
         """It runs: it is never sent away any more."""
-        self._lobby.leave(seq, now_ns)
+        self._lobby.starts(seq, now_ns)
 
-    def forget(self, seq: Sequence, now_ns: int) -> bool:
+    def forget(self, seq: Sequence) -> bool:
         """It ended.  True if it stood in no queue."""
-        self._lobby.leave(seq, now_ns)
+        self._lobby.leave(seq)
         pending = self._seats.forget(seq)
         return self._siblings.forget(seq) or pending
 

@@ -19,7 +19,7 @@ from zlib import crc32
 from executor.scheduler.promises import told_ms
 from executor.scheduler.protocol import W
 
-_FIRST_GAP_NS: Final = 1e9  # between two that leave, before it is known
+_FIRST_GAP_NS: Final = 1e9  # between two that start, before it is known
 _PACE: Final = 0.05
 
 
@@ -84,7 +84,7 @@ class Lobby(Generic[W]):
         self._bytes = 0
         self._weight = 0.0
         self._gap_ns = _FIRST_GAP_NS
-        self._left_ns: int | None = None
+        self._started_ns: int | None = None
 
     @property
     def count(self) -> int:
@@ -125,20 +125,31 @@ class Lobby(Generic[W]):
         user.guests[work.ticket] = (work, size)
         self._book(tenant, user, 1, size)
 
-    def leave(self, work: W, now_ns: int) -> None:
-        """It runs or has ended.  Nothing if it was not here any more."""
+    def starts(self, work: W, now_ns: int) -> None:
+        """It runs; nothing if it did before.  These are the places that come free for others: one that ends
+        here was sent away, refused or left, and in a flood that says nothing of the machine."""
+        last_ns = self._started_ns
+        if self.leave(work):
+            if last_ns is not None:
+                self._gap_ns += _PACE * (now_ns - last_ns - self._gap_ns)
+            self._started_ns = now_ns if self._count else None
+
+    def leave(self, work: W) -> bool:
+        """It has ended.  False, and nothing, if it was not here any more."""
         tenant = self._tenants.get(work.tenant)
         user = None if tenant is None else tenant.users.get(work.user)
         if user is None or work.ticket not in user.guests:
-            return
+            return False
         self._take(work)
-        if self._left_ns is not None:
-            self._gap_ns += _PACE * (now_ns - self._left_ns - self._gap_ns)
-        self._left_ns = now_ns if self._count else None
+        if not self._count:
+            self._started_ns = None  # an empty house has no pace
+        return True
 
     def retry_ms(self, work: W) -> int:
-        """When a place will be free for one of its tenant, as places have come free of late: its part by
-        weight of those that do."""
+        """When a place will be free for one of its tenant: its part by weight of those that start, as they have
+        started of late.  The pace is the house's, since what a tenant gets of it is its part whoever else
+        waits; a tenant whose requests are longer than others' starts fewer, and may be told too little.  What
+        it tells of the house is one of ten numbers a decade, jittered."""
         tenant = self._tenants.get(work.tenant)
         others = max(0.0, self._weight - (0.0 if tenant is None else tenant.weight))
         part = work.tenant_weight / (others + work.tenant_weight)

@@ -234,7 +234,7 @@ class Engine:
 
     def _admit(self, work: SimWork) -> None:
         life = self._lives[work.ticket]
-        self._lobby.leave(work, self.now_ns)
+        self._lobby.starts(work, self.now_ns)
         work.since_ns = self.now_ns
         if life.dispatched_ns is None:
             life.dispatched_ns = self.now_ns
@@ -328,7 +328,7 @@ class Engine:
         """The one way out for who was let in."""
         work = life.work
         del self._lives[work.ticket]
-        self._lobby.leave(work, self.now_ns)
+        self._lobby.leave(work)
         self._scheduler.remove(work, self.now_ns)
         self.free += work.release()
         self._note(life, ending)

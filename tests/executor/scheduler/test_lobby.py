@@ -43,9 +43,12 @@ class Crowd:
         assert sum(size for _, size in self.here.values()) <= self.bounds.held_bytes
         return [f"{one.tenant}{one.ticket}" for one in goes]
 
-    def go(self, work: SimWork, now_ns: int = 0) -> None:
+    def go(self, work: SimWork, starts_ns: int | None = None) -> None:
         del self.here[work.ticket]
-        self.lobby.leave(work, now_ns)
+        if starts_ns is None:
+            assert self.lobby.leave(work)
+        else:
+            self.lobby.starts(work, starts_ns)
 
     def of(self, tenant: str) -> int:
         return sum(work.tenant == tenant for work, _ in self.here.values())
@@ -125,12 +128,28 @@ def test_18_whatever_comes_and_goes_the_bounds_hold_and_newcomers_find_a_place(s
         for name in came or ():
             assert crowd.of(name[0]), "nobody loses the last one"
         if crowd.here and rng.random() < 0.3:
-            crowd.go(rng.choice(list(crowd.here.values()))[0], at)
+            crowd.go(rng.choice(list(crowd.here.values()))[0], rng.choice([None, at]))
     for work, _ in list(crowd.here.values()):
         crowd.go(work)
     assert crowd.lobby.count == 0
-    crowd.lobby.leave(work, 0)  # twice is no harm
+    assert not crowd.lobby.leave(work), "twice is no harm"
+    crowd.lobby.starts(work, 0)
     assert crowd.lobby.count == 0
+
+
+def test_who_is_sent_away_or_leaves_is_no_place_that_came_free() -> None:
+    """A flood and a client that opens and hangs up a hundred times between two starts."""
+    calm, stormy = Crowd(1000), Crowd(1000)
+    for at in range(100):
+        for crowd in (calm, stormy):
+            crowd.come("a")
+            crowd.come("a")
+            crowd.go(next(iter(crowd.here.values()))[0], at * 1000 * MS)
+        for _ in range(100):
+            stormy.come("b")
+            stormy.go(stormy.here[max(stormy.here)][0])
+    works = [next(iter(crowd.here.values()))[0] for crowd in (calm, stormy)]
+    assert calm.lobby.retry_ms(works[0]) == stormy.lobby.retry_ms(works[1]) > 800
 
 
 def test_when_to_come_back_is_as_places_came_free() -> None:
