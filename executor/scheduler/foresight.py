@@ -6,9 +6,11 @@ Refuses to know: order between tenants, room, accounts, who was refused before.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Final, Generic, NamedTuple
 
 from executor.scheduler.lanes import Entry
@@ -19,6 +21,7 @@ AHEAD_MAX: Final = 256  # of those who wait are looked at one by one
 KEPT: Final = 4096  # tenants whose predictions are remembered
 
 _LONGER: Final = 4
+_place: Final = attrgetter("place")
 
 Key = tuple[str, str]  # class, tenant
 
@@ -35,29 +38,44 @@ class _Guess(NamedTuple):
 
 
 class Queue:
-    """Of a tenant in a class.  Sums are kept, so that a long one need not be walked."""
+    """Of a tenant in a class, in order of place.  Sums are kept, so that a long one need not be walked."""
 
-    __slots__ = ("_waiters", "answers", "prompts")
+    __slots__ = ("_line", "_waiters", "answers", "prompts")
 
     def __init__(self) -> None:
         self._waiters: dict[int, Waiter] = {}  # by ticket
+        self._line: list[Waiter] = []
         self.prompts = 0
         self.answers = 0
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return len(self._line)
 
     def __iter__(self) -> Iterator[Waiter]:
-        return iter(self._waiters.values())
+        return iter(self._line)
 
     def push(self, ticket: int, waiter: Waiter) -> None:
         self._waiters[ticket] = waiter
+        insort(self._line, waiter)
         self._count(waiter.ahead, 1)
 
     def pop(self, ticket: int) -> None:
         waiter = self._waiters.pop(ticket, None)
         if waiter is not None:
+            del self._line[bisect_left(self._line, waiter)]
             self._count(waiter.ahead, -1)
+
+    def before(self, place: int) -> tuple[Sequence[Ahead], Ahead]:
+        """Those before `place`: the first `AHEAD_MAX` one by one, the others in sum; of what is behind the first,
+        as large a part as of their number, so exactly all for a newcomer.  O(`AHEAD_MAX`)."""
+        count = bisect_left(self._line, place, key=_place)
+        near = [each.ahead for each in self._line[: min(count, AHEAD_MAX)]]
+        if count == len(near):
+            return near, NOTHING
+        part = (count - len(near)) / (len(self._line) - len(near))
+        prompts = self.prompts - sum(each.prompt_tokens for each in near)
+        answers = self.answers - sum(each.answer_tokens for each in near)
+        return near, Ahead(round(part * prompts), round(part * answers))
 
     def _count(self, ahead: Ahead, sign: int) -> None:
         self.prompts += sign * ahead.prompt_tokens
@@ -163,17 +181,10 @@ class Foresight(Generic[W]):
         """What its tenant has here that matters to `work` at `place`, and who is `absent` and comes before it.
         O(`AHEAD_MAX`)."""
         running = self._running.get(work.tenant, {}).values()
-        queue = self._waiting.get(key_of(work), Queue())
-        near = list(islice(queue, AHEAD_MAX))
-        rest = NOTHING
-        if len(queue) > len(near):
-            rest = Ahead(
-                queue.prompts - sum(each.ahead.prompt_tokens for each in near),
-                queue.answers - sum(each.ahead.answer_tokens for each in near),
-            )
+        near, rest = self._waiting.get(key_of(work), Queue()).before(place)
         return Own(
             [(left(one), one.work.known) for one in running],
-            [*(each.ahead for each in sorted(near) if each.place < place), *absent],
+            [*near, *absent],
             sum(one.work.todo for one in running if one.work.todo > 1),
             rest,
         )

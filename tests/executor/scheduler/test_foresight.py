@@ -6,7 +6,8 @@ import pytest
 
 from executor.contract import Workload
 from executor.scheduler.fair import Fair
-from executor.scheduler.promises import FACTOR_AT_FIRST
+from executor.scheduler.foresight import Queue, Waiter
+from executor.scheduler.promises import FACTOR_AT_FIRST, Ahead
 from tests.executor.scheduler.driver import House, Job, limits
 
 S = 1_000_000_000
@@ -54,3 +55,30 @@ def test_who_leaves_without_a_word_teaches_only_that_it_was_too_late(waited_s: i
     house.end(job)
     assert (factor(house) > was) is (waited_s == 2)
     assert not house.fair._admission.foresight._guesses
+
+
+def test_who_has_an_old_place_stands_behind_those_before_it_however_many_wait() -> None:
+    queue = Queue()
+    for place in reversed(range(1000)):
+        queue.push(place, Waiter(place, "u", Ahead(2, 3)))
+    for place, near, rest in (
+        (0, 0, 0),
+        (5, 5, 0),
+        (256, 256, 0),
+        (300, 256, 44),
+        (999, 256, 743),
+        (5000, 256, 744),
+    ):
+        found, others = queue.before(place)
+        assert (len(found), others) == (near, Ahead(2 * rest, 3 * rest))
+
+
+def test_of_a_long_queue_what_is_told_of_the_middle_is_in_proportion_and_of_the_end_exact() -> None:
+    queue = Queue()
+    for place in range(512):
+        queue.push(place, Waiter(place, "u", Ahead(place, 1)))
+    assert queue.before(512)[1] == Ahead(sum(range(256, 512)), 256)
+    assert queue.before(384)[1] == Ahead(round(sum(range(256, 512)) / 2), 128)
+    for place in range(512):
+        queue.pop(place)
+    assert (len(queue), queue.prompts, queue.answers) == (0, 0, 0)
