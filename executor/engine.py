@@ -25,13 +25,11 @@ import structlog
 from executor.batch import Batch, Runner
 from executor.block_manager import BlockManager
 from executor.books import Books
-from executor.caching import fault as caching_fault
 from executor.checks import check
 from executor.choice import Choice
 from executor.contract import (
     Abort,
     Cause,
-    Ended,
     Gauges,
     Lane,
     ListKept,
@@ -55,22 +53,14 @@ from executor.inbox import Gone, Inbox
 from executor.keeper import Keeper
 from executor.outbox import Outbox
 from executor.positions import Positions
-from executor.scheduler.accounts import terms_of
-from executor.scheduler.promises import can_promise
-from executor.scheduler.protocol import (
-    Chunk,
-    Moment,
-    Scheduler,
-    admission_tokens,
-    uncached_tokens,
-)
-from executor.sequence import Key, Phase, Sequence, fault
+from executor.reception import Reception
+from executor.scheduler.protocol import Chunk, Moment, Scheduler, admission_tokens
+from executor.sequence import Key, Phase, Sequence
 from executor.settings import Settings, engine_limits, scheduler_of
 from executor.teller import Teller
 from policies.scope.context import Context
 
 FAILURES_MAX: Final = 3
-_LATE: Final = "it would not start in the time that its class is promised"
 _log = structlog.get_logger()
 
 
@@ -115,10 +105,23 @@ class Engine:
         )
         self._stalled = False
         self.wake_ns: int | None = None  # a step may do something then, with no new command
-        self._tickets = 0
         self._failures = 0
         self._positions = Positions()
         self._deadlines = Deadlines(self._seqs)
+        self._reception = Reception(
+            self._seqs,
+            runner.vocab_size,
+            runner.context_tokens,
+            self.blocks,
+            self.keeper,
+            self._foyer,
+            self._scheduler,
+            self._positions,
+            self._deadlines,
+            self._out,
+            self._moment,
+            self._end,
+        )
 
     @property
     def busy(self) -> bool:
@@ -136,7 +139,7 @@ class Engine:
         self._obey(now_ns)
         self._hear_grammars(now_ns)
         for seq in self._foyer.ready():
-            self._enqueue(seq, now_ns)
+            self._reception.enqueue(seq, now_ns)
         plan = self._scheduler.plan(self._moment(now_ns))
         self._preempt(plan.preempted, now_ns)
         self._stalled = not plan.chunks
@@ -182,12 +185,13 @@ class Engine:
         for owner, command in self._inbox():
             match command:
                 case Submit():
-                    self._submit(owner, command, now_ns)
+                    self._reception.submit(owner, command, now_ns)
                 case Abort(request=request):
                     if (owner, request) in self._seqs:
                         aborted.append((owner, request))
                 case Terms(workloads=workloads):
                     self._limits = replace(self._limits, workloads=workloads)
+                    self._reception.workloads = workloads
                     self._scheduler.renew(self._limits)
                 case Look(tenant=tenant):
                     self._out.look(owner, tenant)
@@ -196,57 +200,6 @@ class Engine:
                 case Gone():
                     aborted += [key for key in self._seqs if key[0] == owner]
         return aborted
-
-    def _submit(self, owner: int, job: Submit, now_ns: int) -> None:
-        key = (owner, job.request)
-        assert key not in self._seqs, "the server lets no number pass twice"
-        runner = self._runner
-        why = fault(
-            job,
-            vocab_size=runner.vocab_size,
-            context_tokens=runner.context_tokens,
-            kv_tokens=self.blocks.tokens,
-        ) or caching_fault(job)
-        if why is not None:
-            self._out.say(owner, Ended(request=job.request, cause=Cause.REFUSED, detail=why))
-            return
-        if self.keeper.refuses(job):
-            self._out.say(owner, Ended(request=job.request, cause=Cause.REVOKED))
-            return
-        seq = Sequence(key, job, self._tickets, now_ns)
-        self.keeper.file(seq)
-        goes = self._foyer.displaces(seq)
-        if seq in goes:
-            self._out.say(owner, seq.ended(*self._foyer.refused(seq)))
-            return
-        self._tickets += 1
-        self._seqs[key] = seq
-        if self._foyer.file(seq, self._seqs):
-            self._enqueue(seq, now_ns)
-        if key not in self._seqs:  # refused at the door: nobody makes room for it
-            return
-        self._deadlines.file(seq)
-        for each in goes:
-            cause, why, retry_ms = self._foyer.refused(each)
-            self._scheduler.turns_away(each, retry_ms, now_ns)
-            self._end(each.key, cause, now_ns, why, retry_ms, displaced=True)
-
-    def _enqueue(self, seq: Sequence, now_ns: int) -> None:
-        if self._foyer.hold(seq):
-            return
-        promised_ms = terms_of(self._limits.workloads, seq.workload).ttft_ms
-        tokens = uncached_tokens(seq, self.blocks.block_tokens)
-        seq.promised = promised_ms is None or can_promise(
-            tokens, promised_ms, self._books.times.rates
-        )
-        if not seq.job.part:
-            refused = self._scheduler.refuses(seq, self._moment(now_ns))
-            if refused is not None:
-                self._scheduler.turns_away(seq, refused.retry_ms, now_ns)
-                self._end(seq.key, Cause.BACKLOG, now_ns, _LATE, refused.retry_ms, queued=False)
-                return
-        self._scheduler.add(seq, now_ns)
-        self._positions.join(seq)
 
     def _moment(self, now_ns: int) -> Moment:
         return Moment(now_ns, self.blocks.free, self._books.times.rates)
@@ -264,7 +217,7 @@ class Engine:
         """Compiled ones join the queue, refused ones end, and who waited for a mask goes on."""
         for told in self._seats.news():
             if isinstance(told, Sequence):
-                self._enqueue(told, now_ns)
+                self._reception.enqueue(told, now_ns)
             else:
                 key, cause, detail = gone(told)
                 self._end(key, cause, now_ns, detail)
