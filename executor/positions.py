@@ -15,7 +15,7 @@ from typing import Final
 from executor.sequence import Sequence
 
 _EVERY_NS: Final = 100_000_000
-_ticket: Final = attrgetter("ticket")
+_place: Final = attrgetter("place")
 
 
 class Positions:
@@ -24,7 +24,7 @@ class Positions:
     __slots__ = ("_due_ns", "_lines", "_moved", "_new")
 
     def __init__(self) -> None:
-        self._lines: dict[str, list[Sequence]] = {}  # by tenant, in order of arrival
+        self._lines: dict[str, list[Sequence]] = {}  # by tenant, in order of place
         self._new: list[Sequence] = []
         self._moved: set[str] = set()
         self._due_ns = 0
@@ -36,16 +36,16 @@ class Positions:
     def join(self, seq: Sequence) -> None:
         """It waits in the queue, for the first time or again."""
         line = self._lines.setdefault(seq.tenant, [])
-        if line and line[-1].ticket > seq.ticket:
+        if line and line[-1].place > seq.place:
             self._moved.add(seq.tenant)
-        insort(line, seq, key=_ticket)
+        insort(line, seq, key=_place)
         seq.position = None
         self._new.append(seq)
 
     def leave(self, seq: Sequence) -> None:
         """It waits no longer.  Nothing if it did not."""
         line = self._lines.get(seq.tenant, [])
-        at = bisect_left(line, seq.ticket, key=_ticket)
+        at = bisect_left(line, seq.place, key=_place)
         if at == len(line) or line[at] is not seq:
             return
         del line[at]
@@ -59,7 +59,7 @@ class Positions:
         new, self._new = self._new, []
         for seq in new:
             line = self._lines.get(seq.tenant, [])
-            at = bisect_left(line, seq.ticket, key=_ticket)
+            at = bisect_left(line, seq.place, key=_place)
             if at < len(line) and line[at] is seq:
                 yield from self._tell(seq, at)
         if not self._moved or now_ns < self._due_ns:

@@ -26,6 +26,9 @@ from executor.sequence import Key, Sequence, fault
 _LATE: Final = "it would not start in the time that its class is promised"
 
 
+_EARLY: Final = "it was told to come later"
+
+
 class End(Protocol):
     def __call__(
         self,
@@ -75,12 +78,19 @@ class Reception:
             self.out.say(owner, Ended(request=job.request, cause=Cause.REVOKED))
             return
         seq = Sequence(key, job, self.tickets, now_ns)
+        seq.turn = self.scheduler.returns(seq, now_ns)
+        if seq.turn is not None and now_ns < seq.turn.next_ns:
+            left_ms = -((now_ns - seq.turn.next_ns) // 1_000_000)
+            self.out.say(owner, seq.ended(Cause.BACKLOG, _EARLY, left_ms))
+            return
+        self.tickets += 1
         self.keeper.file(seq)
         goes = self.foyer.displaces(seq)
         if seq in goes:
-            self.out.say(owner, seq.ended(*self.foyer.refused(seq)))
+            cause, why, retry_ms = self.foyer.refused(seq)
+            retry_ms = self.scheduler.turns_away(seq, retry_ms, now_ns)
+            self.out.say(owner, seq.ended(cause, why, retry_ms))
             return
-        self.tickets += 1
         self.living[key] = seq
         if self.foyer.file(seq, self.living):
             self.enqueue(seq, now_ns)
@@ -89,7 +99,7 @@ class Reception:
         self.deadlines.file(seq)
         for each in goes:
             cause, why, retry_ms = self.foyer.refused(each)
-            self.scheduler.turns_away(each, retry_ms, now_ns)
+            retry_ms = self.scheduler.turns_away(each, retry_ms, now_ns)
             self.end(each.key, cause, now_ns, why, retry_ms, displaced=True)
 
     def enqueue(self, seq: Sequence, now_ns: int) -> None:
@@ -103,8 +113,8 @@ class Reception:
         if not seq.job.part:
             refused = self.scheduler.refuses(seq, moment)
             if refused is not None:
-                self.scheduler.turns_away(seq, refused.retry_ms, now_ns)
-                self.end(seq.key, Cause.BACKLOG, now_ns, _LATE, refused.retry_ms, queued=False)
+                retry_ms = self.scheduler.turns_away(seq, refused.retry_ms, now_ns)
+                self.end(seq.key, Cause.BACKLOG, now_ns, _LATE, retry_ms, queued=False)
                 return
         self.scheduler.add(seq, now_ns)
         self.positions.join(seq)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from executor.choice import Ask, is_plain_greedy
 from executor.contract import GRAMMAR_BYTES_MAX, Cause, Ended, Submit
 from executor.contract_cache import held_for
-from executor.scheduler.protocol import NOTHING, Found
+from executor.scheduler.protocol import NOTHING, Found, Turn
 
 if TYPE_CHECKING:
     from executor.caching import Trail
@@ -73,6 +73,7 @@ class Sequence:
         "ticket",
         "tokens",
         "trail",
+        "turn",
         "user",
         "user_weight",
         "workload",
@@ -82,6 +83,7 @@ class Sequence:
         self.key = key
         self.job = job
         self.ticket = ticket
+        self.turn: Turn | None = None
         self.workload = job.workload
         self.tenant, self.tenant_weight = job.share[0] if job.share else ("", 1.0)
         self.user, self.user_weight = job.share[1] if len(job.share) > 1 else ("", 1.0)
@@ -110,6 +112,11 @@ class Sequence:
         self.recomputed_ns = 0
         wait_ms = job.queue_ms_max
         self.deadline_ns = None if wait_ms is None else now_ns + wait_ms * 1_000_000
+
+    @property
+    def place(self) -> int:
+        """In the order of first comings."""
+        return self.ticket if self.turn is None else self.turn.ticket
 
     @property
     def known(self) -> int:

@@ -84,17 +84,21 @@ class Accounts(Generic[W]):
         """Whether anything but backfill waits."""
         return self._main.tenants.waiting > 0
 
-    def open(self, work: W, band: Band[W], place: int | None = None) -> Entry[W]:
-        """`place`: see `Entry`; None: its ticket."""
-        place = work.ticket if place is None else place
+    def open(self, work: W, band: Band[W]) -> Entry[W]:
         who = (work.tenant, work.tenant_weight, work.user, work.user_weight)
         main = self._main.open(*who)
-        if band.rank is Rank.BACKFILL:
-            own = self._backfill.open(*who)
-            return Entry(
-                work, work.ticket, place, band, band.weight, own.tenant, own.user, own, main
-            )
-        return Entry(work, work.ticket, place, band, band.weight, main.tenant, main.user, main)
+        own = self._backfill.open(*who) if band.rank is Rank.BACKFILL else main
+        return Entry(
+            work,
+            work.ticket,
+            work.place,
+            band,
+            band.weight,
+            own.tenant,
+            own.user,
+            own,
+            None if own is main else main,
+        )
 
     def wait(self, entry: Entry[W]) -> None:
         """It joins the queue of its band."""
@@ -133,7 +137,7 @@ class Accounts(Generic[W]):
 
     def move(self, entry: Entry[W], band: Band[W], *, waits: bool) -> None:
         """Its class is another sort of class from now on."""
-        new = self.open(entry.work, band, entry.place)
+        new = self.open(entry.work, band)
         if new.main is not None:
             new.seat.charge(entry, max(0.0, entry.charged_ns - entry.measured_ns))
         if waits:

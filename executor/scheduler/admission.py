@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp2, frexp, inf
-from typing import Final, Generic, NamedTuple
+from typing import Final, Generic
 from zlib import crc32
 
 from executor.cost import Rates
@@ -38,7 +38,7 @@ from executor.scheduler.promises import (
     late_by_ns,
     told_ms,
 )
-from executor.scheduler.protocol import Limits, Moment, W, uncached_tokens
+from executor.scheduler.protocol import Limits, Moment, Turn, W, uncached_tokens
 from executor.scheduler.step import aim_ns
 from executor.scheduler.tickets import Tickets
 
@@ -53,13 +53,6 @@ class Held:
     rows: int
     peak: Callable[[], Peak]
     weight: float
-
-
-class Before(NamedTuple):
-    """`ticket` by which a newcomer has its place, and who is to come before it, in order."""
-
-    ticket: int
-    absent: list[Ahead]
 
 
 class Crowd:
@@ -93,14 +86,14 @@ def part_of(weight: float, all_weight: float) -> float:
 class Admission(Generic[W]):
     """`answer`: tokens that a request will probably say.  `headroom`: kept for those under their share."""
 
-    __slots__ = ("_answer", "_crowd", "_headroom", "_refused", "_tickets", "foresight", "limits")
+    __slots__ = ("_answer", "_headroom", "_refused", "_tickets", "crowd", "foresight", "limits")
 
     def __init__(self, limits: Limits, headroom: float, answer: Callable[[W], int]) -> None:
         self.limits = limits
         self.foresight: Foresight[W] = Foresight(limits.block_tokens)
         self._headroom = headroom
         self._answer = answer
-        self._crowd = Crowd()
+        self.crowd = Crowd()
         self._refused: OrderedDict[Key, int] = OrderedDict()
         self._tickets = Tickets()
 
@@ -113,28 +106,32 @@ class Admission(Generic[W]):
             return None
         seen = self.foresight
         promised_ns, factor = promised_ms * 1e6, seen.factor(work, moment.now_ns)
-        before = self._before(work, moment.now_ns)
-        predicted_ns = self._sure_ns(work, before, held, moment)
+        absent = self._absent(work, moment.now_ns)
+        predicted_ns = self._sure_ns(work, absent, held, moment)
         late_ns = late_by_ns(predicted_ns, factor, promised_ns)
         if late_ns > 0 and seen.has(work):
-            predicted_ns = self._room_ns(work, before, held, moment)
+            predicted_ns = self._room_ns(work, absent, held, moment)
             if late_by_ns(predicted_ns, factor, promised_ns) > 0:
                 return Refusal(told_ms(late_ns, self._seed(work)))
         seen.watches(work, predicted_ns, moment.now_ns)
         return None
 
-    def turns_away(self, work: W, retry_ms: int, now_ns: int) -> None:
-        """It was told to come back then."""
+    def returns(self, work: W, now_ns: int) -> Turn | None:
+        return self._tickets.take(key_of(work), work.retry_key, now_ns)
+
+    def turns_away(self, work: W, retry_ms: int, now_ns: int, *, came_in: bool) -> int:
+        """It is told to come back then, perhaps after it `came_in` and waited; when after all."""
         self._refused[key_of(work)] = self._refused.pop(key_of(work), 0) + 1
         if len(self._refused) > KEPT:
             self._refused.popitem(last=False)
-        self._tickets.keep(key_of(work), work, self._ahead(work), retry_ms=retry_ms, now_ns=now_ns)
-
-    def place(self, work: W, weight: float, now_ns: int) -> int:
-        """It comes in; `weight` as in `Held`.  Its place in the order of its user."""
-        self._crowd.sees(weight, now_ns)
-        mine = self._tickets.take(key_of(work), work.retry_key, now_ns)
-        return work.ticket if mine is None else mine.ticket
+        return self._tickets.keep(
+            key_of(work),
+            work,
+            self._ahead(work),
+            retry_ms=retry_ms,
+            now_ns=now_ns,
+            came_in=came_in,
+        )
 
     def waits(self, entry: Entry[W]) -> None:
         self.foresight.waits(entry, self._answer(entry.work))
@@ -146,33 +143,30 @@ class Admission(Generic[W]):
 
     # The two predictions
 
-    def _before(self, work: W, now_ns: int) -> Before:
-        key = key_of(work)
-        mine = self._tickets.find(key, work.retry_key, now_ns)
+    def _absent(self, work: W, now_ns: int) -> list[Ahead]:
+        """Who is to come before it, in order."""
         own = self.foresight.waiting_of(work)
-        absent = self._tickets.before(key, mine, work.user, own, now_ns)
-        ticket = work.ticket if mine is None else mine.ticket
-        return Before(ticket, [each.ahead for each in absent])
+        return [each.ahead for each in self._tickets.before(key_of(work), work, own, now_ns)]
 
-    def _sure_ns(self, work: W, before: Before, held: Held, moment: Moment) -> float:
+    def _sure_ns(self, work: W, absent: list[Ahead], held: Held, moment: Moment) -> float:
         """By what its tenant may count on, whatever others do."""
-        own = self.foresight.own(work, before.ticket, before.absent)
-        weight = max(held.weight, self._crowd.weight(moment.now_ns))
+        own = self.foresight.own(work, work.place, absent)
+        weight = max(held.weight, self.crowd.weight(moment.now_ns))
         reserved = terms_of(self.limits.workloads, work.workload).reserved
         part = max(part_of(work.tenant_weight, weight), reserved, 1 / self.limits.seqs)
         room = self._room(work, own, part, moment.rates)
         return first_token_ns(self._ahead(work), own, room, moment.rates)
 
-    def _room_ns(self, work: W, before: Before, held: Held, moment: Moment) -> float:
+    def _room_ns(self, work: W, absent: list[Ahead], held: Held, moment: Moment) -> float:
         """If it, all who wait and all who come before it are let in at once; infinite if they do not fit."""
         limits, whole, new = self.limits, self.foresight.whole, self._ahead(work)
         kept = self._headroom if held.weight > work.tenant_weight else 0.0
         kept += sum(each.reserved for each in limits.workloads if each.name != work.workload)
-        rows = len(whole) + len(before.absent) + 1
+        rows = len(whole) + len(absent) + 1
         if held.rows + rows > int((1 - kept) * self._rows(work, moment.rates)):
             return inf
         tokens = held.peak().tokens_with(new.answer_tokens, work.known)
-        tokens += whole.prompts + whole.answers + sum(map(sum, before.absent))
+        tokens += whole.prompts + whole.answers + sum(map(sum, absent))
         if limits.blocks(tokens) + rows > (1 - kept) * limits.blocks_total:
             return inf
         here = Own(begun_tokens=self.foresight.begun_tokens + whole.prompts)

@@ -29,7 +29,7 @@ from executor.scheduler.lanes import Band, Entry, Order, Place, Rank, Works, ord
 from executor.scheduler.locality import Window
 from executor.scheduler.prediction import Outputs
 from executor.scheduler.promises import Refusal
-from executor.scheduler.protocol import Charge, Limits, Moment, Plan, W
+from executor.scheduler.protocol import Charge, Limits, Moment, Plan, Turn, W
 from executor.scheduler.reclaim import Allowance, able, for_growth, lost_ns, who_makes_room
 from executor.scheduler.residency import Residency
 from executor.scheduler.step import Draft
@@ -86,14 +86,18 @@ class Fair(Generic[W]):
         return len(self._waiting)
 
     def add(self, seq: W, now_ns: int) -> None:
-        place = self._admission.place(seq, self._held(seq).weight, now_ns)
-        self._queue(self._accounts.open(seq, self._band(seq.workload), place))
+        self._admission.crowd.sees(self._held(seq).weight, now_ns)
+        self._queue(self._accounts.open(seq, self._band(seq.workload)))
 
     def refuses(self, seq: W, moment: Moment) -> Refusal | None:
         return self._admission.refuses(seq, self._held(seq), moment)
 
-    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
-        self._admission.turns_away(seq, retry_ms, now_ns)
+    def returns(self, seq: W, now_ns: int) -> Turn | None:
+        return self._admission.returns(seq, now_ns)
+
+    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> int:
+        came_in = seq.ticket in self._waiting
+        return self._admission.turns_away(seq, retry_ms, now_ns, came_in=came_in)
 
     def remove(self, seq: W, now_ns: int) -> None:
         entry = self._waiting.pop(seq.ticket, None)
@@ -198,10 +202,10 @@ class Fair(Generic[W]):
                 filling.set_aside(head)
 
     def _place(self, entry: Entry[W]) -> Place:
-        return order_of(entry.band), entry.tenant.start, entry.user.start, entry.ticket
+        return order_of(entry.band), entry.tenant.start, entry.user.start, entry.place
 
     def _goes_on(self, entry: Entry[W]) -> Place:
-        return order_of(entry.band), entry.reached, entry.user.start, entry.ticket
+        return order_of(entry.band), entry.reached, entry.user.start, entry.place
 
     def _head(self, filling: Filling[W]) -> Entry[W] | None:
         """The next of all that wait and were not set aside."""

@@ -74,7 +74,7 @@ class Filling(Generic[W]):
         """A heap of the prompts that were begun: there may be hundreds, and a step has time for a few."""
         orders = {band: order_of(band) for band in bands}
         heap = [
-            (orders[entry.band], entry.reached, entry.user.start, entry.ticket, entry)
+            (orders[entry.band], entry.reached, entry.user.start, entry.place, entry)
             for entry in (running[seq.ticket] for seq in self.draft.begun)
         ]
         heapify(heap)

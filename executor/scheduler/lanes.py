@@ -45,7 +45,7 @@ class Order(IntEnum):
 
 
 Place = tuple[Order, float, float, int]
-"""Order, start of the tenant, of the user, ticket."""
+"""Order, start of the tenant, of the user, place in the order of that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +64,8 @@ class Seat:
 
 @dataclass(slots=True, eq=False)
 class Entry(Generic[W]):
-    """A request inside a fair scheduler.  `place` in the order of its user: its ticket, or the one that it
-    had before it was refused.  `charged_ns` is what its flows were charged for it: at first
+    """A request inside a fair scheduler.  `place`: see `Work`; by it requests of one user stand, and all of
+    which all else is equal.  `charged_ns` is what its flows were charged for it: at first
     what it will probably cost, later what it has cost if that is more.  `seat` (`tenant` and `user`) is
     where it has its turn; backfill is charged at `main` too."""
 

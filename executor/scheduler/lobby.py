@@ -1,7 +1,7 @@
 """Who waits and has not run, wherever it stands (in the queue, for a grammar, for a sibling), and who goes
 when there are too many: so that nobody fills what all share.
 
-Bounded are their number and the memory that they hold.  A full house sends away the newest of whoever has
+Bounded are their number and the memory that they hold.  A full house sends away the newest (the last in place) of whoever has
 most by weight, of tenants and then of that tenant's users, each one's first request not counted; the
 newcomer itself where that is who it belongs to.  So a tenant with nothing here finds a place unless there
 are more tenants than places, and two that have as much do not put each other out by turns.  Who has run
@@ -12,6 +12,7 @@ Refuses to know: queues, time promised, what happens to who goes.  Source: SCHED
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Final, Generic
 from zlib import crc32
@@ -33,6 +34,10 @@ class Bounds:
     def __post_init__(self) -> None:
         assert self.count >= 1
         assert self.held_bytes >= 1
+
+
+def _place(guest: tuple[W, int]) -> int:
+    return guest[0].place
 
 
 class _Name:
@@ -57,13 +62,17 @@ class _Name:
 
 
 class _User(_Name, Generic[W]):
-    """`guests`: what waits of it and its size, the oldest first."""
+    """`guests`: what waits of it and its size, in order of place."""
 
     __slots__ = ("guests",)
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.guests: dict[int, tuple[W, int]] = {}
+        self.guests: list[tuple[W, int]] = []
+
+    def find(self, work: W) -> int | None:
+        at = bisect_left(self.guests, work.place, key=_place)
+        return at if at < len(self.guests) and self.guests[at][0] is work else None
 
 
 class _Tenant(_Name, Generic[W]):
@@ -75,7 +84,7 @@ class _Tenant(_Name, Generic[W]):
 
 
 class Lobby(Generic[W]):
-    """A pick on a full house takes O(tenants and users of one of them), all else O(1)."""
+    """A pick on a full house takes O(tenants and users of one of them), all else O(log of what one user has)."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -108,7 +117,7 @@ class Lobby(Generic[W]):
             gone.append((one, self._take(one)))
         displaced = [newcomer] if self._is_over else [one for one, _ in gone]
         self._take(newcomer)
-        for one, held in reversed(gone):  # the newest last, as they stood
+        for one, held in gone:
             self.enter(one, held)
         return displaced
 
@@ -122,7 +131,7 @@ class Lobby(Generic[W]):
             user = tenant.users[work.user] = _User(work.user)
         self._weight += work.tenant_weight - tenant.weight
         tenant.weight, user.weight = work.tenant_weight, work.user_weight
-        user.guests[work.ticket] = (work, size)
+        insort(user.guests, (work, size), key=_place)
         self._book(tenant, user, 1, size)
 
     def starts(self, work: W, now_ns: int) -> None:
@@ -138,7 +147,7 @@ class Lobby(Generic[W]):
         """It has ended.  False, and nothing, if it was not here any more."""
         tenant = self._tenants.get(work.tenant)
         user = None if tenant is None else tenant.users.get(work.user)
-        if user is None or work.ticket not in user.guests:
+        if user is None or user.find(work) is None:
             return False
         self._take(work)
         if not self._count:
@@ -173,15 +182,17 @@ class Lobby(Generic[W]):
             key=lambda one: (
                 one.most(of_bytes=of_bytes),
                 its_own and one.name == newcomer.user,
-                next(reversed(one.guests)),
+                _place(one.guests[-1]),
             ),
         )
-        return next(reversed(user.guests.values()))[0]
+        return user.guests[-1][0]
 
     def _take(self, work: W) -> int:
         tenant = self._tenants[work.tenant]
         user = tenant.users[work.user]
-        _, size = user.guests.pop(work.ticket)
+        at = user.find(work)
+        assert at is not None
+        _, size = user.guests.pop(at)
         self._book(tenant, user, -1, -size)
         if not user.count:
             del tenant.users[work.user]

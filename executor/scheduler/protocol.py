@@ -16,7 +16,7 @@ import msgspec
 from executor.contract import Workload
 from executor.cost import Rates
 from executor.scheduler.batching import ALWAYS, BatchRule
-from executor.scheduler.promises import Refusal
+from executor.scheduler.promises import Ahead, Refusal
 
 
 class Found(NamedTuple):
@@ -35,12 +35,35 @@ class Found(NamedTuple):
 NOTHING: Final = Found(0)
 
 
+class Turn(NamedTuple):
+    """Of one that was refused.  Its place: `due_ns`, the time that it was told at first, and `ticket`, of its
+    first coming.  Kept until `until_ns`.  `next_ns`: the time that it was told last."""
+
+    due_ns: int
+    ticket: int
+    user: str
+    user_weight: float
+    ahead: Ahead
+    until_ns: int
+    next_ns: int
+
+
 class Work(Protocol):
     """One request as schedulers see it.  `known` tokens, of which `computed` have keys and values."""
 
     @property
     def ticket(self) -> int:
-        """Its place in the order of arrival; kept for life."""
+        """Of its arrival; kept for life."""
+        ...
+
+    @property
+    def turn(self) -> Turn | None:
+        """What `returns` said of it when it came."""
+        ...
+
+    @property
+    def place(self) -> int:
+        """In the order of first comings: the ticket of its turn, or its own."""
         ...
 
     @property
@@ -186,8 +209,14 @@ class Scheduler(Protocol[W]):
         """Whether a newcomer's promise cannot be kept.  Asked before `add`; a question, and no more."""
         ...
 
-    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
-        """A newcomer, or one that made room for another, was told to come back then."""
+    def returns(self, seq: W, now_ns: int) -> Turn | None:
+        """Asked first of all of a newcomer: what it was told when it was refused before.  It takes its place
+        with it; one that comes before `next_ns` does not, and is to be refused with nothing else done."""
+        ...
+
+    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> int:
+        """A newcomer, or one that makes room for another and is not removed yet, is told to come back then; in
+        how many milliseconds after all."""
         ...
 
     def remove(self, seq: W, now_ns: int) -> None:

@@ -56,7 +56,7 @@ def for_growth(entries: Iterable[Entry[W]], over: Collection[str]) -> Entry[W]:
             one.tenant.key not in over,
             one.work.computed,
             -one.tenant.start,
-            -one.ticket,
+            -one.place,
         ),
     )
 
@@ -85,7 +85,7 @@ def for_the_head(
     and would never be behind."""
     own = head.band.rank
     found = [
-        (-rank, one.work.computed, -one.tenant.start, -one.ticket, one)
+        (-rank, one.work.computed, -one.tenant.start, -one.place, one)
         for one in able
         if (rank := one.band.rank) > own
         or (rank == own and one.tenant is not head.tenant and could_be(one))

@@ -19,7 +19,7 @@ from typing import Final, Generic
 
 from executor.scheduler.batching import Gate
 from executor.scheduler.promises import Refusal
-from executor.scheduler.protocol import Charge, Limits, Moment, Plan, W
+from executor.scheduler.protocol import Charge, Limits, Moment, Plan, Turn, W
 from executor.scheduler.step import Draft, cheapest
 
 PROMPT_WEIGHT: Final = 1.0
@@ -69,8 +69,11 @@ class Vtc(Generic[W]):
     def refuses(self, seq: W, moment: Moment) -> Refusal | None:
         """It promises nothing."""
 
-    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
-        """It keeps nothing of it."""
+    def returns(self, seq: W, now_ns: int) -> Turn | None:
+        """It keeps no places."""
+
+    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> int:
+        return retry_ms
 
     def remove(self, seq: W, now_ns: int) -> None:
         said = self._said.pop(seq.ticket, 0)

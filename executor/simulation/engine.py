@@ -192,11 +192,15 @@ class Engine:
         assert request.prompt_tokens + request.output_tokens <= room, "it never fits this machine"
         work = SimWork(request, self._tickets, self.now_ns, self._prefixes)
         self._tickets += 1
+        work.turn = self._scheduler.returns(work, self.now_ns)
         life = _Life(request, work)
+        if work.turn is not None and self.now_ns < work.turn.next_ns:
+            self._turned_away(life, -((self.now_ns - work.turn.next_ns) // 1_000_000))
+            return
         refused = self._scheduler.refuses(work, self._moment())
         if refused is not None:
-            self._note(life, Ending.OVER_SHARE, refused.retry_ms)
-            self._turned_away(work, request, refused.retry_ms)
+            told_ms = self._scheduler.turns_away(work, refused.retry_ms, self.now_ns)
+            self._turned_away(life, told_ms)
             return
         goes = self._lobby.displaces(work, 0)
         if work in goes:
@@ -214,8 +218,9 @@ class Engine:
             if after_ns is not None:
                 self._plan_event(request.at_ns + after_ns, what, request, work.ticket)
 
-    def _turned_away(self, work: SimWork, request: Request, retry_ms: int) -> None:
-        self._scheduler.turns_away(work, retry_ms, self.now_ns)
+    def _turned_away(self, life: _Life, retry_ms: int) -> None:
+        self._note(life, Ending.OVER_SHARE, retry_ms)
+        request = life.request
         if request.returns:
             at_ns = self.now_ns + round(self._back * retry_ms * 1e6)
             again = replace(request, at_ns=at_ns, returns=request.returns - 1)

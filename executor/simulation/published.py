@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Final, Generic
 
 from executor.scheduler.promises import Refusal
-from executor.scheduler.protocol import Charge, Chunk, Limits, Moment, Plan, W
+from executor.scheduler.protocol import Charge, Chunk, Limits, Moment, Plan, Turn, W
 
 _DECODES_BETWEEN: Final = 10
 _PREFILL_TOKENS_MAX: Final = 3072
@@ -74,8 +74,12 @@ class Published(Generic[W]):
         """It promises nothing."""
         return None
 
-    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> None:
-        """It keeps nothing of it."""
+    def returns(self, seq: W, now_ns: int) -> Turn | None:
+        """It keeps no places."""
+        return None
+
+    def turns_away(self, seq: W, retry_ms: int, now_ns: int) -> int:
+        return retry_ms
 
     def remove(self, seq: W, now_ns: int) -> None:
         if seq in self._running:

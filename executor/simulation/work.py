@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from executor.scheduler.protocol import NOTHING, Found
+from executor.scheduler.protocol import NOTHING, Found, Turn
 from executor.simulation.prefixes import Chain, Prefixes
 
 NS: Final = 1_000_000_000
@@ -72,6 +72,7 @@ class SimWork:
         "tenant",
         "tenant_weight",
         "ticket",
+        "turn",
         "user",
         "user_weight",
         "workload",
@@ -81,6 +82,7 @@ class SimWork:
         self, request: Request, ticket: int, now_ns: int, prefixes: Prefixes | None = None
     ) -> None:
         self.ticket = ticket
+        self.turn: Turn | None = None
         self.workload = request.workload
         self.tenant = request.tenant
         self.tenant_weight = request.weight
@@ -106,6 +108,11 @@ class SimWork:
                 request.prefix_id_tokens,
                 request.prompt_tokens - 1,  # the last is computed: what comes after it is wanted
             )
+
+    @property
+    def place(self) -> int:
+        """In the order of first comings."""
+        return self.ticket if self.turn is None else self.turn.ticket
 
     @property
     def pooled(self) -> int:

@@ -30,7 +30,7 @@ from executor.cost import StepTimes
 from executor.engine import Engine
 from executor.inbox import Gone
 from executor.scheduler.promises import Refusal
-from executor.scheduler.protocol import Charge, Moment, Plan, Scheduler
+from executor.scheduler.protocol import Charge, Moment, Plan, Scheduler, Turn
 from executor.sequence import Sequence as Seq
 from executor.settings import Settings
 from executor.simulation.metrics_requests import Ending
@@ -83,8 +83,11 @@ class Recorder:
     def refuses(self, seq: Seq, moment: Moment) -> Refusal | None:
         return self._inner.refuses(seq, moment)
 
-    def turns_away(self, seq: Seq, retry_ms: int, now_ns: int) -> None:
-        self._inner.turns_away(seq, retry_ms, now_ns)
+    def returns(self, seq: Seq, now_ns: int) -> Turn | None:
+        return self._inner.returns(seq, now_ns)
+
+    def turns_away(self, seq: Seq, retry_ms: int, now_ns: int) -> int:
+        return self._inner.turns_away(seq, retry_ms, now_ns)
 
     def remove(self, seq: Seq, now_ns: int) -> None:
         self._inner.remove(seq, now_ns)

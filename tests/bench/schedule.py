@@ -61,9 +61,9 @@ class Timed:
         self._inner.add(seq, now_ns)
         self.queue_ns.append(perf_counter_ns() - begin)
 
-    def remove(self, seq: Job) -> None:
+    def remove(self, seq: Job, now_ns: int) -> None:
         begin = perf_counter_ns()
-        self._inner.remove(seq)
+        self._inner.remove(seq, now_ns)
         self.queue_ns.append(perf_counter_ns() - begin)
 
     def plan(self, moment: Moment) -> Plan[Job]:

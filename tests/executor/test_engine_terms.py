@@ -206,6 +206,7 @@ def test_17_who_was_refused_and_comes_by_its_key_stands_where_it_stood() -> None
     house.step()
     late = [n for n in range(1, 12) if isinstance(house.heard[0, n][-1], Ended)]
     assert late
+    house.clock.now_ns += (house.ended(late[0]).retry_ms or 0) * 1_000_000
     house.terms(Workload(name="interactive"))  # promised nothing, so that both come in
     house.submit(job(20, PROMPT, max_new_tokens=20, **share("a")))
     house.submit(job(21, PROMPT, max_new_tokens=20, retry_key=b"%016d" % late[0], **share("a")))

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 from executor.contract import Workload
 from executor.cost import Rates, Share, StepTimes, attribute
 from executor.scheduler.fair import Fair
-from executor.scheduler.protocol import Found, Limits, Moment, Plan, Scheduler, admission_tokens
+from executor.scheduler.protocol import (
+    Found,
+    Limits,
+    Moment,
+    Plan,
+    Scheduler,
+    Turn,
+    admission_tokens,
+)
 from executor.scheduler.step import step_budget
 
 TRUE = Rates(step_ns=8e6, token_ns=2e5, token_context_ns=20.0, sequence_ns=1e6)
@@ -41,6 +49,7 @@ class Job:
     user: str = "u"
     user_weight: float = 1.0
     retry_key: bytes | None = None
+    turn: Turn | None = None
     since_ns: int = 0
     known: int = 0
     computed: int = 0
@@ -57,6 +66,10 @@ class Job:
     def __post_init__(self) -> None:
         assert 1 <= self.length <= self.max_new_tokens
         self.known = self.known or self.prompt_tokens
+
+    @property
+    def place(self) -> int:
+        return self.ticket if self.turn is None else self.turn.ticket
 
     @property
     def todo(self) -> int:
@@ -122,6 +135,8 @@ class House:
         assert job.prompt_tokens + job.length <= self.room_tokens
         self.made.append(job)
         self.alive[job.ticket] = job
+        if job.turn is None:
+            job.turn = self.queue.returns(job, self.now_ns)
         self.watch("add", job)
         self.queue.add(job, self.now_ns)
         self.watch("/add", job)

@@ -14,14 +14,15 @@ from executor.scheduler.filling import Filling
 from executor.scheduler.foresight import Foresight, key_of
 from executor.scheduler.lanes import Band, Entry, Order, Place
 from executor.scheduler.locality import Window
-from executor.scheduler.promises import Ahead, Own, Refusal
-from executor.scheduler.protocol import Limits, Moment
+from executor.scheduler.promises import Ahead, Own
+from executor.scheduler.protocol import Limits, Turn
 from executor.scheduler.reclaim import Allowance
 from executor.scheduler.residency import Residency
 from policies.fairness import Flow, Level
 from tests.executor.scheduler import test_admission as admission
 from tests.executor.scheduler import test_invariants as invariants
 from tests.executor.scheduler import test_locality as locality
+from tests.executor.scheduler import test_returns as returns
 from tests.executor.scheduler import test_shares as shares
 from tests.executor.scheduler.driver import Job
 
@@ -152,18 +153,20 @@ def predict_from_the_whole_queue(patch: Patch) -> None:
     patch.setattr(Foresight, "has", lambda *_: True)
 
 
-def let_a_place_in_before_its_time(patch: Patch) -> None:
-    refuses = Admission.refuses
+def look_at_who_comes_early(patch: Patch) -> None:
+    returns = Admission.returns
 
-    def early(one: Admission[Job], work: Job, held: Held, moment: Moment) -> Refusal | None:
-        mine = one._tickets.find(key_of(work), work.retry_key, moment.now_ns)
-        return None if mine is not None else refuses(one, work, held, moment)
+    def early(one: Admission[Job], work: Job, now_ns: int) -> Turn | None:
+        turn = one._tickets._places.get(key_of(work), {}).get(work.retry_key or b"")
+        if turn is not None:
+            one._tickets._places[key_of(work)][work.retry_key or b""] = turn._replace(next_ns=0)
+        return returns(one, work, now_ns)
 
-    patch.setattr(Admission, "refuses", early)
+    patch.setattr(Admission, "returns", early)
 
 
 def draw_a_ticket_each_time(patch: Patch) -> None:
-    patch.setattr(Admission, "place", lambda one, work, weight, now_ns: work.ticket)
+    patch.setattr(Job, "place", property(lambda job: job.ticket))
 
 
 def forget_who_rests_on_renewal(patch: Patch) -> None:
@@ -227,11 +230,9 @@ BREAKS: tuple[tuple[Break, Callable[[], None]], ...] = (
         admission.test_15_whoever_is_within_its_part_is_taken_whatever_others_do,
     ),
     (predict_from_the_whole_queue, admission.test_18_a_flood_refuses_itself_alone),
-    (let_a_place_in_before_its_time, admission.test_17_before_its_time_a_place_is_worth_nothing),
-    (
-        let_a_place_in_before_its_time,
-        admission.test_17_asking_often_changes_no_start_time_and_no_ticket,
-    ),
+    (look_at_who_comes_early, admission.test_17_before_its_time_it_is_told_the_rest_of_it),
+    (look_at_who_comes_early, returns.test_17_asking_always_is_coming_when_told),
+    (look_at_who_comes_early, returns.test_17_early_comings_are_as_if_they_were_not),
     (draw_a_ticket_each_time, admission.test_17_asking_often_changes_no_start_time_and_no_ticket),
     (
         forget_who_rests_on_renewal,
