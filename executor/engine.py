@@ -6,8 +6,8 @@ again, so that what was aborted meanwhile is known *before* results are looked a
 the measured time → end the aborted → hand out results → wipe freed blocks → report.  Results are
 matched by a generation number, so they never land on a sequence that ended or lost its blocks.
 
-A step that raises ends the requests in it as CRASHED and gives their blocks back; the engine lives
-on.  After `FAILURES_MAX` in a row `failed` is true: the process should be replaced.
+A step that raises ends the requests in it as CRASHED and gives their blocks back; a scheduler that raises
+(`wall`) ends all that it knew, and begins anew; the engine lives on.  After `FAILURES_MAX` in a row `failed` is true: the process should be replaced.
 
 Refuses to know: sockets, threads, text, tenants by name.  Source: ENGINE.md §1 (vLLM 3, 9), §5.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -54,10 +55,11 @@ from executor.keeper import Keeper
 from executor.outbox import Outbox
 from executor.positions import Positions
 from executor.reception import Reception
-from executor.scheduler.protocol import Chunk, Moment, Scheduler, admission_tokens
+from executor.scheduler.protocol import Chunk, Limits, Moment, Scheduler, admission_tokens
 from executor.sequence import Key, Phase, Sequence
 from executor.settings import Settings, engine_limits, scheduler_of
 from executor.teller import Teller
+from executor.wall import Idle, Walled
 from policies.scope.context import Context
 
 FAILURES_MAX: Final = 3
@@ -74,7 +76,7 @@ class Engine:
         *,
         clock_ns: Callable[[], int],
         settings: Settings | None = None,
-        scheduler: Scheduler[Sequence] | None = None,
+        policy: Callable[[Limits], Scheduler[Sequence]] | None = None,
         times: StepTimes | None = None,
         grammars: Grammars | None = None,
         computes: Context | None = None,
@@ -88,7 +90,8 @@ class Engine:
         size = runner.block_tokens
         self.blocks = BlockManager(runner.kv_blocks, size, runner.zero_blocks, pool)
         self.keeper = Keeper(self.blocks, computes, runner.are_zero)
-        self._scheduler = scheduler or scheduler_of(self._settings.policy, self._limits)
+        policy = policy or partial(scheduler_of, self._settings.policy)
+        self._scheduler: Walled[Sequence] = Walled(policy, self._limits)
         self._seqs: dict[Key, Sequence] = {}
         self._out = Outbox()
         self._seats = Seats(grammars)
@@ -141,17 +144,20 @@ class Engine:
         for seq in self._foyer.ready():
             self._reception.enqueue(seq, now_ns)
         plan = self._scheduler.plan(self._moment(now_ns))
-        self._preempt(plan.preempted, now_ns)
+        woken = self._seats.waited_for or plan.wake_ns is not None
+        if self._seqs and not (plan.chunks or woken):
+            self._scheduler.condemn(Idle())
         self._stalled = not plan.chunks
         self.wake_ns = plan.wake_ns
-        woken = self._seats.waited_for or plan.wake_ns is not None
-        assert plan.chunks or not self._seqs or woken, "it would spin for ever"
+        self._mend()
+        self._preempt(plan.preempted, now_ns)
         if plan.chunks:
             for seq in plan.admitted:
                 seq.enter(Phase.PREFILL, now_ns)
                 self._foyer.began(seq, now_ns)
                 self._positions.leave(seq)
             self._run(plan.chunks)
+            self._mend()
         for seq, place in self._positions.news(now_ns):
             self._out.say(seq.key[0], Waiting(request=seq.key[1], position=place))
         self.blocks.scrub()
@@ -302,6 +308,22 @@ class Engine:
             if seq.key in self._seqs:
                 self._end(seq.key, Cause.CRASHED, now_ns, "the model failed in this step")
 
+    def _mend(self) -> None:
+        """What a scheduler knew that raised is lost, so those whom it knew end.  Who stands outside does not."""
+        fault = self._scheduler.fault
+        if fault is None:
+            return
+        now_ns = self._clock_ns()
+        outside = {seq.key for seq in self._foyer.outside}
+        known = [key for key in self._seqs if key not in outside]
+        _log.error(
+            "scheduler_failed", kind=type(fault).__name__, at=where(fault), requests=len(known)
+        )
+        self._scheduler.begin(self._limits)
+        for key in known:
+            self._end(key, Cause.CRASHED, now_ns, "the scheduler failed", queued=False)
+        self._stalled = False  # those who were held up by one of them may go on
+
     # After the model
 
     def _end(
@@ -338,5 +360,6 @@ class Engine:
 
     @property
     def failed(self) -> bool:
-        """Step after step failed: whoever drives the engine delivers the reports, then gives up."""
-        return self._failures >= FAILURES_MAX
+        """Step after step failed, or one scheduler after the other: whoever drives the engine delivers the
+        reports, then gives up."""
+        return max(self._failures, self._scheduler.failures) >= FAILURES_MAX

@@ -133,7 +133,9 @@ class Live:
             self._take,
             clock_ns=time.monotonic_ns,
             settings=settings,
-            scheduler=Recorder(scheduler, lambda seq, ns: self._charged.append((seq.tenant, ns))),
+            policy=lambda _: Recorder(
+                scheduler, lambda seq, ns: self._charged.append((seq.tenant, ns))
+            ),
             times=times,
         )
 

@@ -117,12 +117,13 @@ class Stage:
             return taken
 
         runner.before = before
+        own = self.scheduler
         engine = Engine(
             runner,
             take,
             clock_ns=clock,
             settings=self.settings,
-            scheduler=self.scheduler,
+            policy=None if own is None else lambda _: own,
             computes=COMPUTES,
         )
         inbox.extend((OWNER, command) for command in self.first)

@@ -42,7 +42,7 @@ from executor.cost import Rates, StepTimes
 from executor.engine import Engine
 from executor.inbox import Gone
 from executor.sampler import sample
-from executor.scheduler.protocol import Scheduler
+from executor.scheduler.protocol import Limits, Scheduler
 from executor.sequence import Sequence as Seq
 from executor.server import Progress, serve
 from executor.settings import Policy, Settings
@@ -169,7 +169,7 @@ class Harness:
         runner: FakeRunner | None = None,
         *,
         settings: Settings | None = None,
-        scheduler: Scheduler[Seq] | None = None,
+        policy: Callable[[Limits], Scheduler[Seq]] | None = None,
         clock: Clock | None = None,
         times: StepTimes | None = None,
         model: Runner | None = None,
@@ -183,7 +183,7 @@ class Harness:
             self._take,
             clock_ns=self.clock,
             settings=settings or Settings(check_invariants=True),
-            scheduler=scheduler,
+            policy=policy,
             times=times,
             computes=computes or COMPUTES,
         )

@@ -39,7 +39,7 @@ def later(house: Harness, wait_ms: int) -> None:
 
 
 def turn(house: Harness) -> Turn:
-    (places,) = house.engine._scheduler._admission._tickets._places.values()  # type: ignore[attr-defined]
+    (places,) = house.engine._scheduler.inner._admission._tickets._places.values()  # type: ignore[attr-defined]
     (found,) = places.values()
     return found  # type: ignore[no-any-return]
 

@@ -100,7 +100,7 @@ def test_nobody_who_has_run_is_displaced() -> None:
     assert house.ended(1).cause is house.ended(2).cause is Cause.LENGTH
     assert house.ended(3).cause is Cause.OVERLOADED, "it had nothing here: no fault of its own"
     assert house.ended(4).cause is Cause.BACKLOG
-    admission = house.engine._scheduler._admission  # type: ignore[attr-defined]
+    admission = house.engine._scheduler.inner._admission  # type: ignore[attr-defined]
     assert not admission.foresight._guesses, "nor is anything remembered of them"
 
 
@@ -211,7 +211,7 @@ def test_17_who_was_refused_and_comes_by_its_key_stands_where_it_stood() -> None
     house.submit(job(20, PROMPT, max_new_tokens=20, **share("a")))
     house.submit(job(21, PROMPT, max_new_tokens=20, retry_key=b"%016d" % late[0], **share("a")))
     house.step()
-    places = [entry.place for entry in house.engine._scheduler._waiting.values()]  # type: ignore[attr-defined]
+    places = [entry.place for entry in house.engine._scheduler.inner._waiting.values()]  # type: ignore[attr-defined]
     assert late[0] - 1 in places, "the ticket of its first coming"
     house.run()
     house.assert_empty()
