@@ -98,7 +98,7 @@ class Line:
             if isinstance(answer, Answer):
                 return answer
             self.sleep(answer)
-        raise Refusal("The server is too busy for an audit: it asked us to wait again and again.")
+        raise too_busy()
 
     def _once(self, content: bytes) -> Answer | float:
         """The answer, or how many seconds to wait."""
@@ -144,8 +144,8 @@ class Line:
                 ttft_ns=first_ns - begin_ns,
                 prompt_tokens=int(usage["prompt_tokens"]),
                 cached_tokens=int(details.get("cached_tokens") or 0),
-                requests_per_minute=_number(answer, "x-ratelimit-limit-requests"),
-                tokens_per_minute=_number(answer, "x-ratelimit-limit-tokens"),
+                requests_per_minute=client.number_of(answer, "x-ratelimit-limit-requests"),
+                tokens_per_minute=client.number_of(answer, "x-ratelimit-limit-tokens"),
             )
         except (NotEvents, msgspec.DecodeError, LookupError, AttributeError, AssertionError):
             raise Refusal(
@@ -154,19 +154,18 @@ class Line:
             ) from None
 
 
+def too_busy() -> Refusal:
+    return Refusal("The server is too busy for an audit: it asked us to wait again and again.")
+
+
 def _says(choice: Mapping[str, Any]) -> bool:
     return bool(choice.get("delta", {}).get("content")) or choice.get("finish_reason") is not None
 
 
 def _wait_s(answer: httpx2.Response) -> float | None:
     """None: it does not ask us to come again."""
-    seconds = _number(answer, "retry-after")
+    seconds = client.number_of(answer, "retry-after")
     return None if seconds is None else float(min(max(seconds, 1), WAIT_S_MAX))
-
-
-def _number(answer: httpx2.Response, name: str) -> int | None:
-    value = answer.headers.get(name, "")
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 16 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ withdrawn; a tenant's administrator owns the templates.  A server that knows no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from gateway.cli import client
+from gateway.cli.audit_asking import WAIT_S_MAX, WAITS_MAX, too_busy
 from gateway.cli.show import Refusal, clean, note
 from security.isolation_audit import Need
 from security.timing_audit_plan import letters
@@ -29,6 +31,7 @@ class Registry:
     admin: client.Server | None
     attacker: client.Server
     lacks: dict[Need, str] = field(default_factory=dict)
+    sleep: Callable[[float], None] = time.sleep
     _made: list[tuple[client.Server, str]] = field(default_factory=list)
     _acl: Mapping[str, Any] = field(default_factory=dict)
     _documents: list[str] = field(default_factory=list)
@@ -59,8 +62,20 @@ class Registry:
     def renew(self, document: int) -> None:
         """Take the attacker's right to it, and give it again: both are answered when they hold."""
         path = f"{_PATHS[Need.DOCUMENTS]}/{client.segment(self._documents[document])}/acl"
-        self.owner.put(path, {"users": []})
-        self.owner.put(path, self._acl)
+        self._patiently(lambda: self.owner.put(path, {"users": []}))
+        self._patiently(lambda: self.owner.put(path, self._acl))
+
+    def _patiently(self, ask: Callable[[], Any]) -> Any:
+        """Registering counts as a request, of which an audit makes more than a plan allows at once."""
+        for _ in range(WAITS_MAX):
+            try:
+                return ask()
+            except Refusal as refusal:
+                wait_s = refusal.facts.get("retry_after_s")
+                if refusal.facts.get("status") != 429 or wait_s is None:
+                    raise
+                self.sleep(min(max(wait_s, 1), WAIT_S_MAX))
+        raise too_busy()
 
     def fields(self, text: str, document: int | None, template: int | None) -> dict[str, Any]:
         """Of a request that says `text` after these."""
@@ -77,12 +92,12 @@ class Registry:
         body: dict[str, Any] = {"text": self.text}
         ids = self._documents if need is Need.DOCUMENTS else self._templates
         try:
-            server.get(_PATHS[need])
+            self._patiently(lambda: server.get(_PATHS[need]))
             if need is Need.DOCUMENTS:
                 self._acl = {"users": [{"subject": self.attacker.get("/v1/me")["user"]}]}
                 body["acl"] = self._acl
             for _ in range(each):
-                made = server.post(_PATHS[need], body)
+                made = self._patiently(lambda: server.post(_PATHS[need], body))
                 ids.append(str(made["id"]))
                 self._made.append((server, f"{_PATHS[need]}/{client.segment(ids[-1])}"))
         except Refusal as refusal:

@@ -99,7 +99,10 @@ class Server:
             except httpx2.HTTPError as error:
                 raise unreachable(self.url, error, "--admin-url") from None
         if not answer.is_success:
-            raise refused(answer.status_code, raw, answer.headers.get("x-request-id"))
+            refusal = refused(answer.status_code, raw, answer.headers.get("x-request-id"))
+            if (wait_s := number_of(answer, "retry-after")) is not None:
+                refusal.facts["retry_after_s"] = wait_s
+            raise refusal
         if answer.status_code == 204:
             return {}
         try:
@@ -214,6 +217,12 @@ def refused(status: int, raw: bytes, request_id: str | None) -> Refusal:
             f" (request {clean(request_id)})." if request_id else "."
         )
     return Refusal(text or said or f"The server refused with status {status}.", status=status)
+
+
+def number_of(answer: httpx2.Response, name: str) -> int | None:
+    """A header that is a plain number; None where it is absent or none."""
+    value = answer.headers.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 16 else None
 
 
 def _said(raw: bytes) -> str | None:

@@ -14,6 +14,7 @@ import pytest
 from gateway.cli import client, main
 from gateway.cli.audit_asking import Answer, Line
 from gateway.cli.audit_isolation import matrix
+from gateway.cli.audit_registry import Registry
 from gateway.cli.audit_timing import conduct, duration_s, levels_of, victims_of
 from gateway.cli.show import Refusal
 from security.isolation_audit import HELD, ROWS, Ask, Need, Result, State, judge
@@ -240,6 +241,31 @@ def test_it_waits_as_long_as_it_is_told_and_times_only_the_answer() -> None:
         pytest.raises(Refusal, match="too busy"),
     ):
         one.ask("hi")
+
+
+def test_it_waits_for_its_registrations_too() -> None:
+    """They draw from the rate that requests draw from."""
+    busy = {"retry-after": "7"}
+    answers = [
+        *(httpx2.Response(429, headers=busy), httpx2.Response(200, json={"data": []})),
+        httpx2.Response(200, json={"user": "eve"}),
+        *(httpx2.Response(429, headers=busy), httpx2.Response(200, json={"id": "doc_1"})),
+        *(httpx2.Response(429, headers=busy), httpx2.Response(200, json={})),
+        httpx2.Response(200, json={}),
+        httpx2.Response(403),
+        httpx2.Response(200, json={}),
+    ]
+    transport = httpx2.MockTransport(lambda _: answers.pop(0))
+    server = client.Server("http://127.0.0.1:1", "tok", transport)
+    waited: list[float] = []
+    with Registry(server, None, server, sleep=waited.append) as registry:
+        registry.prepare(1, frozenset({Need.DOCUMENTS}), each=1)
+        assert registry.lacks == {}
+        registry.renew(0)
+        assert waited == [7, 7, 7]
+        with pytest.raises(Refusal, match="may not do that"):
+            registry.renew(0)
+    assert answers == []
 
 
 @pytest.mark.parametrize(
