@@ -25,6 +25,7 @@ from executor.numerics import Numerics
 from executor.scheduler.batching import Batching, BatchRule
 from executor.server import Progress, serve
 from executor.settings import Policy, Settings
+from executor.undumped import forbid_dumps
 
 EXIT_FAILED = 70
 
@@ -64,7 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def prepare_process() -> None:
-    """Logs, signals, and the watch on the parent: all that is the process's own."""
+    """Logs, signals, no dumps, and the watch on the parent: all that is the process's own."""
+    forbid_dumps()
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -51,6 +51,7 @@ from security.dev_issuer import KEY_FILE as DEV_KEY_FILE
 from security.keyring import KeyringError, Purpose, open_keyring
 from security.keyring_tenants import TenantSecrets
 from security.pseudonyms import Pseudonyms
+from security.undumped import forbid_dumps
 from tenants.book import Book, BookFault
 from tenants.directory import Change, Directory
 from tenants.secrets import SecretTable
@@ -67,6 +68,7 @@ class DevelopmentState(Exception):
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT.  The process's exit status."""
+    forbid_dumps()
     try:
         with asyncio.Runner(loop_factory=listen.loop_factory()) as runner:
             runner.run(_serve(settings))

@@ -31,6 +31,7 @@ from executor.grammar import source
 from executor.grammar.frames import Alive, Compile, Frames, Mask, Next, Refused, Word, encode, order
 from executor.grammar.source import BadGrammar
 from executor.grammar.worker_setup import EXIT_TOKENIZER, Setup
+from executor.undumped import forbid_dumps
 
 SETUP_BYTES_MAX: Final = 64 * 2**20
 NICE: Final = 10
@@ -71,6 +72,7 @@ class Allowance:
 
 
 def main(arguments: list[str]) -> int:
+    forbid_dumps()  # what it compiles is a customer's
     line = socket.socket(fileno=int(arguments[0]))
     os.nice(NICE)
     for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGTERM):
@@ -135,7 +137,6 @@ def _limit(memory_bytes: int) -> None:
         most = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
         resource.setrlimit(which, (most, most))
 
-    lower(resource.RLIMIT_CORE, 0)
     lower(resource.RLIMIT_FSIZE, 0)
     lower(resource.RLIMIT_NOFILE, 16)
     lower(resource.RLIMIT_AS, _address_bytes() + memory_bytes)
