@@ -74,6 +74,7 @@ class Registered:
     mint_id: Callable[[Kind], str]
     _outgrown: dict[Document, Record] = field(default_factory=dict, repr=False)
     _unwiped: bool = True  # a process before us may have ended in between
+    _wiping: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
     _alarm: asyncio.TimerHandle | None = None
 
     async def create(
@@ -262,15 +263,17 @@ class Registered:
         return struck
 
     async def _wipe(self) -> None:
-        """What is left in a busy log is sealed, and goes with the next round."""
-        if not self._unwiped:
-            return
-        self._unwiped = False  # before: what is replaced meanwhile wants another round
-        try:
-            await self.documents.forget()
-        except StoreUnavailable as why:
-            self._unwiped = True
-            self.log("registered.unwiped", error=why)
+        """What is left in a busy log is sealed, and goes with the next round.  Whoever comes meanwhile
+        waits for the one that is under way, which is theirs too."""
+        async with self._wiping:
+            if not self._unwiped:
+                return
+            self._unwiped = False  # before: what is replaced meanwhile wants another round
+            try:
+                await self.documents.forget()
+            except StoreUnavailable as why:
+                self._unwiped = True
+                self.log("registered.unwiped", error=why)
 
     def _set_alarm(self) -> None:
         """Whoever still reads when a document lapses is ended then, and not a sweep later."""

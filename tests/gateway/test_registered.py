@@ -1,4 +1,4 @@
-"""Documents and templates over HTTP: who may what in every state, bounds, and nothing in the clear."""
+"""Documents and templates over HTTP: who may what in every state, and nothing in the clear."""
 
 from __future__ import annotations
 

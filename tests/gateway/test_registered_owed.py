@@ -10,6 +10,7 @@ import pytest
 
 from gateway import housekeeping
 from gateway.errors import ApiError
+from gateway.revocations import Ending
 from tenants.documents import Documents, Readers, Room
 from tenants.secrets import SecretTable
 from tenants.store import StoreUnavailable
@@ -157,6 +158,37 @@ def test_a_process_that_starts_wipes_what_the_one_before_left(
         await registered.sweep()
         await registered.sweep()
         assert rounds == 1
+
+    lived(tmp_path, story)
+
+
+@pytest.mark.slow
+def test_who_is_answered_is_wiped_whoever_began_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(home: Inhouse) -> None:
+        alice, registered = home.caller(), home.house.registered
+        ids = [await register(alice, f"text {i}") for i in range(2)]
+        going, forget = asyncio.Event(), registered.documents.forget
+
+        async def held() -> None:
+            await going.wait()
+            await forget()
+
+        monkeypatch.setattr(registered.documents, "forget", held)
+        endings = []
+        for id_ in ids:  # both are durable before either is wiped
+            record = registered.documents.find(id_)
+            assert record is not None
+            endings += [
+                each for each in await registered.remove([record]) if isinstance(each, Ending)
+            ]
+        finishing = [asyncio.create_task(registered.finish(each)) for each in endings]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert [each.done() for each in finishing] == [False, False]
+        going.set()
+        assert await asyncio.gather(*finishing) == [True, True]
 
     lived(tmp_path, story)
 
