@@ -87,6 +87,20 @@ def test_the_locks_pin_every_package_by_hash_and_agree() -> None:
     )  # comes with torch's CUDA build
 
 
+def test_what_is_installed_is_held_to_its_hashes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(environment, "VENV", tmp_path)
+    monkeypatch.setattr(environment, "make_venv", lambda: None)
+    monkeypatch.setattr(environment, "tell_size", lambda _: None)
+    monkeypatch.setattr(environment, "pip", lambda words, _: asked.append(words))
+    environment.install("runtime")
+    locked = [words for words in asked if "-r" in words]
+    assert [words[:3] for words in locked] == [["install", "--require-hashes", "-r"]]
+    assert asked[-1][1] == "--no-deps"  # of ourselves nothing is fetched
+
+
 def test_torch_is_the_one_that_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert environment.TORCH in project["dependencies"]

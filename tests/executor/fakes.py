@@ -234,9 +234,11 @@ class Harness:
         return [token for update in said if isinstance(update, Emitted) for token in update.tokens]
 
     def ended(self, request: int, owner: int = 0) -> Ended:
-        (last,) = [u for u in self.heard[owner, request] if isinstance(u, Ended)]
-        assert self.heard[owner, request][-1] is last, "something was said after the last word"
-        return last
+        heard = self.heard.get((owner, request), [])
+        ends = [update for update in heard if isinstance(update, Ended)]
+        assert len(ends) == 1, "it ends once"
+        assert heard[-1] is ends[0], "something was said after the last word"
+        return ends[0]
 
     def assert_empty(self) -> None:
         gauges = self.engine.gauges

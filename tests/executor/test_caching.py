@@ -177,6 +177,13 @@ def collide(patch: pytest.MonkeyPatch, *, words: bool = False) -> None:
     patch.setattr(Chain, "extend", extend)
 
 
+def test_another_owner_finds_nothing_of_the_same_label() -> None:
+    """Keys and labels are a tenant's, so this cannot be; were it so, still nothing would be shared."""
+    house = house_of()
+    ask(house, labelled(1, PROMPT))
+    assert ask(house, labelled(2, PROMPT, scope("a/user", 18), owner="b")) == 0
+
+
 @pytest.mark.parametrize(
     "asked",
     (

@@ -279,6 +279,7 @@ class Answered:
 
     @property
     def error(self) -> dict[str, Any]:
+        assert self.status >= 400, self.body
         error = self.json()["error"]
         assert set(error) == {"message", "type", "param", "code"}
         return dict(error)

@@ -144,11 +144,11 @@ def test_what_nobody_computes_beforehand_is_the_users_that_it_may_be_found_at_al
 
 def test_pasted_text_of_a_template_and_a_document_is_the_users() -> None:
     """The same tokens, by another supplier: nothing of it has a label, key or cover of what is registered."""
-    registered, pasted = World().caching(), OWN.caching()
-    assert registered_prompt().ids == pasted_prompt().ids
+    registered, again = World().caching(), pasted_prompt()  # whose words have been seen before
+    pasted = replace(OWN, prompt=again).caching()
+    assert registered_prompt().ids == again.ids
+    assert [(each.pinned, each.until) for each in pasted.scopes] == [(False, len(again.ids))]
     (only,) = pasted.scopes
-    assert not only.pinned
-    assert only.until == len(pasted_prompt().ids)
     for scope in registered.scopes:
         assert scope.label != only.label
         assert scope.key != only.key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from executor.contract import Submit
 from executor.echo import EchoExecutor
 from gateway.errors import ApiError
-from gateway.idempotency import client_key
+from gateway.idempotency import client_key, retry_key
+from policies.facts import Credential, CredentialKind, Principal
 from tests.gateway.inhouse import MODEL, Inhouse, inhouse
 
 KEY = "b0d5a1f2-7a52-4c55-8f2e-2f3c3a0d1a11"
@@ -42,6 +44,24 @@ def test_a_key_that_is_none_is_refused_by_its_rule(value: bytes) -> None:
 def test_a_key_is_optional_and_may_be_long() -> None:
     assert client_key([(b"host", b"x")]) is None
     assert client_key([(b"idempotency-key", b"~" * 255)]) == "~" * 255
+
+
+def test_a_key_is_of_all_that_it_belongs_to() -> None:
+    alice = Principal("acme", None, "alice", "idp", Credential(CredentialKind.TOKEN, None))
+
+    def of(parts: tuple[str, ...]) -> bytes:
+        return "\0".join(parts).encode()
+
+    mine = retry_key(of, alice, "chat", KEY)
+    others = [
+        retry_key(of, replace(alice, tenant="globex"), "chat", KEY),
+        retry_key(of, replace(alice, issuer="other"), "chat", KEY),
+        retry_key(of, replace(alice, user="bob"), "chat", KEY),
+        retry_key(of, alice, "completions", KEY),
+        retry_key(of, alice, "chat", KEY + "x"),
+    ]
+    assert len({mine, *others}) == 6
+    assert retry_key(of, alice, "chat", None) is None
 
 
 def test_equal_keys_are_one_for_one_principal_and_endpoint_alone(tmp_path: Path) -> None:

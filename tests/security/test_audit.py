@@ -113,6 +113,12 @@ def test_a_line_elsewhere_in_the_chain_breaks_it() -> None:
     assert isinstance(follow(b"", Link(), KEY), Broken)
 
 
+def test_a_record_of_another_chain_at_the_same_place_breaks_it() -> None:
+    one, other = (encode(EVENT, at_ms, Link(), KEY)[1] for at_ms in (5, 6))
+    line, _ = encode(EVENT, 7, other, KEY)
+    assert follow(line, one, KEY) == follow(line, one, None) == Broken("hash")
+
+
 def test_a_forger_without_the_key_cannot_go_on_with_a_chain() -> None:
     _, link = encode(EVENT, 5, Link(), KEY)
     forged, _ = encode(EVENT, 5, link, b"guess" * 8)

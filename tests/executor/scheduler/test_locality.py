@@ -26,9 +26,9 @@ def house_of(limits: Limits, locality_ms: float, true: Rates | None = None) -> H
     return House(limits, fair) if true is None else House(limits, fair, true)
 
 
-def busy(locality_ms: float, tenants: int) -> House:
-    """Each tenant has an answer that goes on; beside those there is one row."""
-    house = house_of(replace(ONE_BY_ONE, seqs=tenants + 1, blocks_total=8000), locality_ms)
+def busy(locality_ms: float, tenants: int, rows: int = 1) -> House:
+    """Each tenant has an answer that goes on; `rows` there are beside those."""
+    house = house_of(replace(ONE_BY_ONE, seqs=tenants + rows, blocks_total=8000), locality_ms)
     for n in range(tenants):
         house.add(tenant=f"t{n}", length=2000, max_new_tokens=2000)
         house.step()
@@ -45,11 +45,11 @@ def test_the_longest_that_is_kept_goes_first_within_the_window() -> None:
 
 
 def test_who_has_nothing_in_flight_is_not_passed() -> None:
-    house = busy(1e6, 3)
+    house = busy(1e6, 3, rows=2)  # with one, there is none for who is over its share
     house.add(tenant="new", prompt_tokens=100, length=1)
     house.add(tenant="t1", prompt_tokens=100, kept_tokens=96, length=1)
     house.fair._waiting[house.made[-1].ticket].tenant.start += 1.0
-    assert [job.tenant for job in house.step().admitted] == ["new"]
+    assert [job.tenant for job in house.step().admitted] == ["new", "t1"]
 
 
 def test_what_is_kept_is_not_computed_charged_or_promised() -> None:
