@@ -1,0 +1,14 @@
+"""All mutants, by room."""
+
+from __future__ import annotations
+
+from tests.mutants import cache, keys, line, records, texts, tokens
+
+MUTANTS = (
+    *keys.MUTANTS,
+    *cache.MUTANTS,
+    *texts.MUTANTS,
+    *tokens.MUTANTS,
+    *records.MUTANTS,
+    *line.MUTANTS,
+)
