@@ -24,7 +24,7 @@ from executor.contract import ModelCard
 from executor.numerics import Numerics
 from executor.scheduler.batching import Batching, BatchRule
 from executor.server import Progress, serve
-from executor.settings import Policy, Settings
+from executor.settings import POOL_PART, Policy, Settings
 from executor.undumped import forbid_dumps
 
 EXIT_FAILED = 70
@@ -130,7 +130,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--batching", choices=tuple(Batching), default=Batching.CONTINUOUS, help="when to join")
     add("--batch-size", type=_at_least_one, default=16, help="of static and dynamic batches")
     add("--batch-wait-ms", type=_at_least_one, default=50, help="of dynamic batches")
-    add("--pool-part", type=_part, default=0.25, help="of KV memory, for what is kept of prompts")
+    add(
+        "--pool-part",
+        type=_part,
+        default=POOL_PART,
+        help="of KV memory, for what is kept of prompts",
+    )
     add("--speculation", choices=("on", "off"), default="on", help="guess ahead where it pays")
     return parser
 

@@ -19,6 +19,9 @@ from executor.scheduler.protocol import Limits, Scheduler
 from executor.scheduler.vtc import Vtc
 from executor.sequence import Sequence
 
+POOL_PART: Final = 0.25
+"""Of KV memory, where nothing else is said."""
+
 
 class Policy(StrEnum):
     FAIR = "fair"

@@ -181,8 +181,10 @@ def fault(ended: Ended) -> ApiError:
         )
     if ended.cause is Cause.REVOKED:
         return authorization_revoked()
-    if ended.cause is Cause.QUOTA:  # of what is computed beforehand; no client asks for that
-        return ApiError(403, "permission_error", "cache_full", "It is not kept: there is no room.")
+    if ended.cause is Cause.QUOTA and not ended.prefilled:  # no client asks for what ends so
+        return ApiError(403, "permission_error", "no_room", "It is not kept: there is no room.")
+    if ended.cause is Cause.QUOTA:  # purged meanwhile
+        return unavailable("It is not kept yet. Try again.", code="not_kept")
     return unavailable(
         "The model stopped while this answer was running. Try again.", code="executor_lost"
     )

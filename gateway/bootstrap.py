@@ -32,6 +32,7 @@ from gateway.housekeeping import keep_house, keep_sealed
 from gateway.listen import BindError, Bound, Listener, Reports
 from gateway.live import Live
 from gateway.metrics import Metrics
+from gateway.metrics_registered import WarmthGauges
 from gateway.models_store import ModelMissing, fetch
 from gateway.promises import Promises
 from gateway.recording import AuditGauges, AuditUnusable, ensure_secrets, open_audit
@@ -298,6 +299,7 @@ async def opened(
             draining=draining,
         )
         house.metrics.registry.register(AuditGauges(audit.sinks))
+        house.metrics.registry.register(WarmthGauges(house.warmth.counts))
         stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
         await enforce(house, cache_terms(settings))
         housekeeping = asyncio.create_task(keep_house(house))

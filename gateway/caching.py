@@ -38,7 +38,9 @@ from security.keyring_tenants import SecretGone
 ABSOLUTE_IDLES: Final = 24
 ABSOLUTE_MS_MAX: Final = 7 * 86_400_000
 """An entry that is read again and again ends all the same: after this many times the time it may lie
-unread, and at this age at the latest."""
+unread, and at this age at the latest.  What is registered has no such end."""
+PINNED_MS_MAX: Final = 366 * 86_400_000
+"""The longest that an executor counts towards a document's own end; by a later one it is revoked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +108,19 @@ class Caches:
             != (name in self.terms and self.terms[name].opportunistic)
         }
         self.terms = terms
-        quotas = tuple(
+        for executor in executors:
+            executor.set_quotas(self.quotas())
+        return changed
+
+    def quotas(self) -> tuple[Quota, ...]:
+        return tuple(
             Quota(owner=self.pseudonym(name), part=each.quota)
-            for name, each in terms.items()
+            for name, each in self.terms.items()
             if each.keeps
         )
-        for executor in executors:
-            executor.set_quotas(quotas)
-        return changed
+
+    def keeps(self, tenant: str) -> bool:
+        return self.terms.get(tenant, CacheTerms()).keeps
 
     def scoping(
         self,
@@ -145,9 +152,15 @@ class Caches:
             expires_ns,
         )
 
-    def decided(self, who: Principal, scoping: Scoping | None, now_ns: int) -> tuple[Caching, ...]:
-        """One a prompt, by the rights of this moment; empty where nothing is kept.  Raises ApiError
-        where a right to registered text in it is gone."""
+    def decided(
+        self,
+        who: Principal,
+        scoping: Scoping | None,
+        now_ns: int,
+        there: prefix.Kept | None = None,
+    ) -> tuple[Caching, ...]:
+        """One a prompt, by the rights of this moment; empty where nothing is kept.  `there`: which registered
+        text is computed (None: all that may be).  Raises ApiError where a right to such text in it is gone."""
         tenant = who.tenant or ""
         terms = self.terms.get(tenant, CacheTerms())
         if scoping is None or not terms.keeps:
@@ -157,7 +170,7 @@ class Caches:
         found: list[Caching] = []
         for supplied in scoping.supplied:
             steps = prefix.steps(
-                supplied, own, _by_traffic if terms.opportunistic else self.beforehand
+                supplied, own, _by_traffic if terms.opportunistic else there or self.beforehand
             )
             label = steps[-1].label
             verdict = self.permit(who, label)
@@ -184,7 +197,7 @@ class Caches:
             return None
         assert decision.covers(steps[-1].label, now_ns), "a warm submit without a right to its text"
         scopes = self._scopes(steps, {}, opportunistic=False)
-        return self._caching(terms, tenant, decision, scopes, scoping, now_ns)
+        return self._caching(terms, tenant, decision, scopes, scoping, now_ns, pinned=True)
 
     def _scopes(
         self, steps: Iterable[Step], known: dict[Label, Scope], *, opportunistic: bool
@@ -215,17 +228,21 @@ class Caches:
         scopes: tuple[Scope, ...],
         scoping: Scoping,
         now_ns: int,
+        *,
+        pinned: bool = False,
     ) -> Caching:
         idle_ms = terms.ttl_s * 1000
-        absolute_ms = min(idle_ms * ABSOLUTE_IDLES, ABSOLUTE_MS_MAX)
+        most_ms = PINNED_MS_MAX if pinned else min(idle_ms * ABSOLUTE_IDLES, ABSOLUTE_MS_MAX)
+        absolute_ms = None if pinned else most_ms
         if scoping.expires_ns is not None:
-            absolute_ms = min(absolute_ms, max(1, (scoping.expires_ns - now_ns) // 1_000_000))
+            left_ms = max(1, (scoping.expires_ns - now_ns) // 1_000_000)
+            absolute_ms = left_ms if left_ms <= most_ms else absolute_ms
         return Caching(
             owner=self.pseudonym(tenant),
             context=scoping.context,
             scopes=scopes,
             snapshot=decision.snapshot,
-            idle_ms=min(idle_ms, absolute_ms),
+            idle_ms=min(idle_ms, absolute_ms or idle_ms),
             absolute_ms=absolute_ms,
         )
 

@@ -22,6 +22,7 @@ from gateway.rotation import Rotations
 from gateway.service_classes import ServiceClasses
 from gateway.text.templates import ChatTemplate
 from gateway.text.tokenizer import Vocabulary
+from gateway.warmth import Warmth
 from policies.facts import Price
 from policies.price import PriceList
 from policies.verdict import Allow, Deny
@@ -130,3 +131,4 @@ class House:
     end_users: EndUsers = field(default_factory=EndUsers)
     purges: Purges = field(default_factory=Purges)
     rotations: Rotations = field(default_factory=Rotations)
+    warmth: Warmth = field(default_factory=Warmth)

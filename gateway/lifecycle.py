@@ -280,7 +280,8 @@ def submits_of(house: House, grant: Grant, hold: Hold, share: tuple[str, float])
 def cachings_of(house: House, grant: Grant) -> tuple[Caching, ...]:
     job, now_ns = grant.job, house.clock.monotonic_ns()
     if not job.warm:
-        return house.caches.decided(grant.who, job.scoping, now_ns)
+        there = house.warmth.kept(job.model)
+        return house.caches.decided(grant.who, job.scoping, now_ns, there)
     assert job.reads is not None
     assert job.scoping is not None
     decision = allowed(house.registered.permission.to_read(grant.who, job.reads))

@@ -186,6 +186,8 @@ def document_view(call: Call, record: Record, about: About) -> dict[str, Any]:
     shown = view(call, record, about)
     shown["expires_at"] = record.expires_at_s
     shown["owned"] = Right.TEXT in rights
+    if Right.TEXT in rights:
+        shown["warm"] = call.house.warmth.is_warm(record, call.house.deployments)
     if Right.READERS in rights:
         listed = record.readers
         shown["acl_version"] = record.acl_version

@@ -66,6 +66,8 @@ class Machine:
     """Those that a running server of this state directory holds."""
     model_fault: str | None
     config_faults: tuple[str, ...]
+    texts_without_room: int | None = None
+    """Registered texts that the running server cannot keep ready."""
 
 
 def diagnose(machine: Machine) -> tuple[Finding, ...]:
@@ -88,6 +90,13 @@ def _all(machine: Machine) -> Iterator[Finding]:
     for port, wrong in sorted(machine.ports.items()):
         yield _port(port, wrong, ours=port in machine.ports_ours)
     yield _model(machine.model_fault)
+    if machine.texts_without_room:
+        yield Finding(
+            "registered texts",
+            Verdict.NOTE,
+            f"{machine.texts_without_room:,} have no room in their tenant's part and are not kept ready",
+            "Raise kv_memory or plans.*.cache.quota, or delete texts; the log names each (registered.no_room).",
+        )
     for fault in machine.config_faults:
         yield Finding(
             "configuration", Verdict.WRONG, fault, "Correct it; 'lockgate check' lists all."

@@ -106,6 +106,7 @@ def examine(settings: Settings, config_faults: tuple[str, ...]) -> Machine:
         ports_ours=_ours(state.dir),
         model_fault=None if config_faults else _model_fault(settings),
         config_faults=config_faults,
+        texts_without_room=_without_room(state.dir),
     )
 
 
@@ -218,6 +219,30 @@ def _ours(state_dir: Path) -> frozenset[int]:
             ports = (urlsplit(url).port for url in (known.base_url, known.admin_url))
             return frozenset(port for port in ports if port is not None)
     return frozenset()
+
+
+def _without_room(state_dir: Path) -> int | None:
+    """By the metrics of the development server, if it answers."""
+    with contextlib.suppress(Refusal, httpx2.HTTPError, httpx2.InvalidURL, ValueError):
+        known = read_known(state_dir, "nothing")
+        answer = httpx2.get(
+            f"{known.admin_url}/metrics",
+            headers={"authorization": f"Bearer {known.tokens.get('operator', '')}"},
+            timeout=2.0,
+            trust_env=False,
+        )
+        if answer.is_success:
+            return without_room(answer.text)
+    return None
+
+
+def without_room(metrics: str) -> int:
+    """Of an exposition."""
+    return sum(
+        int(float(line.rsplit(" ", 1)[1]))
+        for line in metrics.splitlines()
+        if line.startswith("lockgate_registered_texts{") and 'state="no_room"' in line
+    )
 
 
 def _model_fault(settings: Settings) -> str | None:

@@ -205,7 +205,7 @@ class Budget(Part, frozen=True, kw_only=True):
 class Cache(Part, frozen=True, kw_only=True):
     sharing: Sharing = Sharing.USER
     ttl_s: Annotated[int, Meta(ge=0, le=604_800)] = 3600
-    quota: Share = 0.25
+    quota: Share = 0.5
 
 
 class Plan(Part, frozen=True, kw_only=True):

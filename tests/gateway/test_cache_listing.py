@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gateway.warming import Warming
 from tests.gateway.inhouse import Inhouse
 from tests.gateway.keeping import CACHE, PURGE, WHY, Keeping, row
 from tests.gateway.registered_kit import TMPLS, ask, register
@@ -97,6 +98,7 @@ def test_every_kind_of_label_has_its_name_in_the_list(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         id_ = await register(home.caller())
         tmpl = (await home.caller("acme/admin").post(TMPLS, {"text": "BRIEF"})).json()["id"]
+        assert await Warming(iter(("req_w1", "req_w2")).__next__).round(home.house) == 2
         turn = echo.turn
 
         def turned(job: Any) -> Any:
