@@ -17,7 +17,7 @@ import uvloop
 from tests.bench import (
     engine_command,
     fairness_command,
-    isolation,
+    isolation_command,
     peers_command,
     scenarios,
     soak_command,
@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     peers_command.add_parser(commands, [shared, load])
     engine_command.add_parser(commands, [shared])
     fairness_command.add_parser(commands, [shared])
-    isolation.add_parser(commands, [shared])
+    isolation_command.add_parser(commands, [shared])
     soak_command.add_parser(commands, [shared])
     validate_command.add_parser(commands, [shared])
 

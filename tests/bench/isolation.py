@@ -1,4 +1,4 @@
-"""`python -m tests.bench isolation`: what it costs to key, find and keep a prompt's blocks.
+"""What it costs to key, find and keep a prompt's blocks (`isolation_command` prints it).
 
 The chain of a long prompt, alone and beside the same blocks hashed without a key, and what a request
 adds before it: keys, tags and covers of its labels, the context's digest.  Processor time of one
@@ -7,7 +7,6 @@ thread: what waits for a busy machine does not count, what shares its caches doe
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import os
@@ -29,10 +28,6 @@ from policies.scope.encoding import pack
 from policies.scope.labels import Document
 from security.cache_keys import CacheKeys
 from security.keyring_tenants import TenantSecret
-from tests.bench.machine import this_machine
-from tests.bench.options import print_json, say
-from tests.bench.server import REPOSITORY
-from tests.bench.show import columns
 from tests.executor.fakes import COMPUTES
 from tests.executor.labelled import labelled
 
@@ -44,23 +39,6 @@ class Figure:
     what: str
     least_ms: float
     median_ms: float
-
-
-def isolation(options: argparse.Namespace) -> int:
-    machine = this_machine(REPOSITORY)
-    say(options, machine.sentence())
-    found = figures(options.tokens, options.block_tokens, options.rounds)
-    blocks = options.tokens // options.block_tokens
-    say(
-        options,
-        f"\n{options.tokens} tokens in {blocks} blocks, {options.rounds} rounds\n",
-    )
-    if options.json:
-        print_json(machine=machine, tokens=options.tokens, blocks=blocks, figures=found)
-    else:
-        lines = [(f.what, f"{f.least_ms:.3f}", f"{f.median_ms:.3f}") for f in found]
-        print("\n".join(columns([("", "least ms", "median ms"), *lines])))
-    return 0
 
 
 def figures(tokens: int, block_tokens: int, rounds: int) -> list[Figure]:
@@ -183,16 +161,3 @@ def _timed(what: str, work: Callable[[], object], rounds: int) -> Figure:
         work()
         taken.append(time.thread_time_ns() - begun)
     return Figure(what, min(taken) / 1e6, statistics.median(taken) / 1e6)
-
-
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-    parents: list[argparse.ArgumentParser],
-) -> None:
-    parser = commands.add_parser(
-        "isolation", parents=parents, help="what it costs to key a prompt's blocks"
-    )
-    parser.add_argument("--tokens", type=int, default=50_000)
-    parser.add_argument("--block-tokens", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.set_defaults(run=isolation)

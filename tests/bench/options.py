@@ -6,13 +6,14 @@ Refuses to know: what a command does.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from tests.bench.runs import Load, Subject
 from tests.bench.scenarios import USER
-from tests.bench.server import Server
+from tests.bench.server import PEOPLE, Server
 
 
 def common() -> argparse.ArgumentParser:
@@ -49,12 +50,13 @@ def load_of(options: argparse.Namespace, *, long_tokens: int | None = None) -> L
     )
 
 
-def server_of(options: argparse.Namespace) -> Server:
+def server_of(options: argparse.Namespace, people: Sequence[tuple[str, str]] = PEOPLE) -> Server:
     path = options.model_path
     server = Server.prepare(
         model_path=None if path is None else str(Path(path).resolve()),
         numerics=options.numerics,
         threads=options.threads,
+        people=people,
     )
     server.keep = options.keep
     if options.keep:

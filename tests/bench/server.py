@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -28,6 +28,7 @@ READY_S_MAX = 120.0
 STOP_S_MAX = 30.0
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOG_TAIL_CHARS = 4_000
+PEOPLE = (("acme", "alice"), ("acme", "bob"), ("globex", "carol"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,10 @@ class Server:
         threads: int | None = None,
         plan: config.Plan | None = None,
         models_dir: Path | None = None,
+        people: Sequence[tuple[str, str]] = PEOPLE,
     ) -> Server:
-        """Writes key set and configuration into a new temporary folder; starts nothing."""
+        """Writes key set and configuration into a new temporary folder; starts nothing.  `people`: tenant and
+        user of each token."""
         folder = Path(tempfile.mkdtemp(prefix="lockgate-bench-"))
         state_dir = folder / "state"
         state_dir.mkdir(mode=0o700)
@@ -104,7 +107,7 @@ class Server:
         now_s = int(time.time())
         tokens = {
             f"{tenant}/{user}": issuer.token(tenant=tenant, user=user, now_s=now_s)
-            for tenant, user in (("acme", "alice"), ("acme", "bob"), ("globex", "carol"))
+            for tenant, user in people
         }
         tokens["operator"] = issuer.token(
             tenant=None, user="operator", now_s=now_s, roles=["operator"]
