@@ -197,18 +197,18 @@ class Engine:
         if work.turn is not None and self.now_ns < work.turn.next_ns:
             self._turned_away(life, -((self.now_ns - work.turn.next_ns) // 1_000_000))
             return
-        refused = self._scheduler.refuses(work, self._moment())
-        if refused is not None:
-            told_ms = self._scheduler.turns_away(work, refused.retry_ms, self.now_ns)
-            self._turned_away(life, told_ms)
-            return
         goes = self._lobby.displaces(work, 0)
         if work in goes:
-            self._note(life, Ending.OVER_SHARE)
+            self._turned_away(life, self._tells(work, self._lobby.retry_ms(work)))
+            return
+        refused = self._scheduler.refuses(work, self._moment())
+        if refused is not None:
+            self._turned_away(life, self._tells(work, refused.retry_ms))
             return
         self._lobby.enter(work, 0)
         for each in goes:
-            self._end(self._lives[each.ticket], Ending.OVER_SHARE)
+            told_ms = self._tells(each, self._lobby.retry_ms(each))
+            self._end(self._lives[each.ticket], Ending.OVER_SHARE, told_ms)
         self._lives[work.ticket] = life
         self._scheduler.add(work, self.now_ns)
         for after_ns, what in (
@@ -217,6 +217,9 @@ class Engine:
         ):
             if after_ns is not None:
                 self._plan_event(request.at_ns + after_ns, what, request, work.ticket)
+
+    def _tells(self, work: SimWork, retry_ms: int) -> int:
+        return self._scheduler.turns_away(work, retry_ms, self.now_ns)
 
     def _turned_away(self, life: _Life, retry_ms: int) -> None:
         self._note(life, Ending.OVER_SHARE, retry_ms)
@@ -329,14 +332,17 @@ class Engine:
             if work.known - work.prompt_tokens == life.request.output_tokens:
                 self._end(life, Ending.FINISHED)
 
-    def _end(self, life: _Life, ending: Ending) -> None:
-        """The one way out for who was let in."""
+    def _end(self, life: _Life, ending: Ending, retry_ms: int | None = None) -> None:
+        """The one way out for who was let in.  `retry_ms`: when who is sent away is to come back."""
         work = life.work
         del self._lives[work.ticket]
         self._lobby.leave(work)
         self._scheduler.remove(work, self.now_ns)
         self.free += work.release()
-        self._note(life, ending)
+        if retry_ms is None:
+            self._note(life, ending)
+        else:
+            self._turned_away(life, retry_ms)
 
     def _note(self, life: _Life, ending: Ending, retry_ms: int | None = None) -> None:
         self.seen.outcomes.append(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from structlog.testing import capture_logs
 
-from executor.contract import Cause, Workload
+from executor.contract import Cause, Ended, Report, Update, Workload
 from executor.engine import FAILURES_MAX
 from executor.scheduler.fair import Fair
 from executor.scheduler.promises import Refusal
 from executor.scheduler.protocol import Charge, Limits, Moment, Plan
 from executor.sequence import Sequence
+from executor.server import Io, Mailbox, _drive
 from executor.settings import Settings
 from tests.executor.fakes import FakeRunner, Harness, job
 
@@ -103,6 +104,34 @@ def test_one_that_always_raises_asks_for_a_new_process(where: str) -> None:
         assert house.ended(request).cause is expected
     assert house.engine.failed
     house.assert_empty()
+
+
+def test_whoever_drives_it_delivers_the_last_words_and_gives_up_loudly() -> None:
+    house = house_of("plan", 10**9)
+    heard: list[Update] = []
+
+    class Feed(Mailbox):
+        """One more request each time that there is nothing to do."""
+
+        asked = 0
+
+        def wait(self, timeout_s: float | None = None) -> None:
+            self.asked += 1
+            house.submit(job(self.asked))
+
+    class Ears(Io):
+        def __init__(self) -> None: ...
+
+        def send(self, reports: Mapping[int, Report]) -> None:
+            heard.extend(update for report in reports.values() for update in report.updates)
+
+    with capture_logs() as logs:
+        _drive(house.engine, Feed(), Ears(), house.clock)
+    assert [each["event"] for each in logs] == ["scheduler_failed"] * FAILURES_MAX + [
+        "engine_gives_up"
+    ]
+    last = [update for update in heard if isinstance(update, Ended)]
+    assert [each.request for each in last] == list(range(1, FAILURES_MAX + 1))
 
 
 def test_who_stands_outside_was_not_known_to_it_and_goes_on() -> None:

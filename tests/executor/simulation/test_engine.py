@@ -201,6 +201,20 @@ def test_the_newest_of_the_largest_backlog_makes_room() -> None:
     assert len(seen.outcomes) == 11
 
 
+def test_who_is_sent_away_from_a_full_house_comes_back_to_its_place_when_told() -> None:
+    limits = SMALL.limits()
+    engine = Engine(SMALL, FAIR.make(limits), limits, waiting_max=5)
+    offered = [
+        Request(i, "t", 100, 20, retry_key=b"%d" % i, returns=9, user=f"u{i}") for i in range(12)
+    ]
+    seen = simulate(engine, offered)
+    away = [each for each in seen.outcomes if each.ending is Ending.OVER_SHARE]
+    assert {each.request.returns for each in away} >= {9}
+    assert all(each.retry_ms for each in away)
+    done = [each.request.retry_key for each in seen.outcomes if each.ending is Ending.FINISHED]
+    assert sorted(done) == sorted(each.retry_key for each in offered)  # type: ignore[type-var]
+
+
 def test_what_began_in_time_does_not_expire() -> None:
     limits = SMALL.limits()
     engine = Engine(SMALL, FAIR.make(limits), limits)
