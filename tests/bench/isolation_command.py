@@ -90,9 +90,10 @@ def _engine(options: argparse.Namespace) -> Cost:
     say(
         options,
         f"\n{work.requests} prompts of {work.prompt_tokens} tokens and {work.output_tokens} of answer, nothing "
-        f"found, medians of {options.engine_pairs} by turns\n"
+        f"found, medians of {found.pairs} by turns\n"
         f"tokens/s with labels {found.scoped_per_s:.0f}, without {found.plain_per_s:.0f}: {found.ratio:.3f} "
-        f"(bar: at least {THROUGHPUT_BAR}); wiping {found.wiping:.2%} of the time",
+        f"(bar: at least {THROUGHPUT_BAR}), in processor time {found.processor:.3f}; wiping {found.wiping:.2%} "
+        "of the time",
     )
     return found
 

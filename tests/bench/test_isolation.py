@@ -33,8 +33,10 @@ def test_an_engine_with_labels_is_compared_with_one_without() -> None:
 def test_what_misses_its_bar_is_said() -> None:
     waits = Waits(20, 1040, 1024, 20.0, 100.0, 1.0)
     hidden = Hidden("GET /", 300, 1.0, 0.5, -10.0, 10.0)
-    assert judged(Cost(100.0, 100.0, 0.0), Seen(waits, (hidden,), ())) == ()
+    assert judged(Cost(5, 100.0, 100.0, 1.0, 0.0), Seen(waits, (hidden,), ())) == ()
     slow = Waits(20, 1040, 1024, 26.0, 100.0, 1.0)
     told = Hidden("GET /", 300, 1.0, 0.0005, 5.0, 10.0)
-    missed = judged(Cost(98.0, 100.0, 0.0), Seen(slow, (told,), ("a reader did not find it",)))
+    missed = judged(
+        Cost(5, 98.0, 100.0, 1.0, 0.0), Seen(slow, (told,), ("a reader did not find it",))
+    )
     assert len(missed) == 4
