@@ -224,14 +224,6 @@ MUTANTS = (
         "tests/gateway/test_admin.py::test_administration_is_not_on_the_public_listener",
     ),
     Mutant(
-        "body_may_drip_for_ever",
-        "P13",
-        "gateway/middleware/body.py",
-        "async with asyncio.timeout_at(until) as clock:",
-        "async with asyncio.timeout(self.body_s) as clock:",
-        "tests/gateway/test_middleware.py::test_a_body_that_drips_is_refused_at_the_total_deadline",
-    ),
-    Mutant(
         "chunked_body_without_a_bound",
         "P13",
         "gateway/middleware/body.py",
