@@ -33,7 +33,8 @@ class Policy(StrEnum):
 class Settings:
     """`waiting_max` and `waiting_bytes_max`: how many may wait, and the memory that they may hold.
     `step_ms_max` is what a step with prompts in it should take at most, so that one long prompt
-    never stalls the decodes beside it; `chunk_tokens_min` of prompts run all the same.
+    never stalls the decodes beside it; `chunk_tokens_min` of prompts run all the same, half of it
+    beside those who were promised a time between tokens.
     `speculation`: guesses are run where they pay; what is said stays the same.
     `pool_part` of KV memory is set aside for what is kept of prompts.
     `policy`: who comes next, `batching`: when; all but `fair` and `continuous` are there to be compared

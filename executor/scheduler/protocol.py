@@ -139,7 +139,7 @@ Charge = tuple[W, int, int]
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`watermark_blocks` stay free when a newcomer is admitted beside others: room to grow.
-    A step with prompts in it should take `step_ms_max`; `chunk_tokens_min` of them run all the same.
+    A step with prompts in it should take `step_ms_max`; `chunk_tokens_min` of them run all the same (`step.step_budget`).
     `prefixes`: what was computed of prompts is kept after their end (`Work.found`)."""
 
     seqs: int

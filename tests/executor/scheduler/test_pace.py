@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from executor.contract import Workload
 from executor.cost import Rates, StepTimes
+from executor.scheduler.step import step_budget
 from executor.settings import Settings
 from tests.executor.fakes import Clock, FakeRunner, Harness, job
+from tests.executor.scheduler.driver import LIMITS, Job
 
 CLASSES = (
     Workload(name="interactive", itl_ms=16),
@@ -87,3 +91,12 @@ def test_on_a_machine_whose_steps_take_longer_than_expected_fewer_speak_at_once(
     asked = [("interactive", "a")] * 9
     assert rows_of(*asked) == 5
     assert rows_of(*asked, late=1.2) == 2
+
+
+def test_where_no_time_is_left_prompts_get_less_beside_who_was_promised_some() -> None:
+    """A step of 300 ms whatever is in it: 64 tokens of a prompt all the same, 32 where 16 ms are promised."""
+    limits = replace(LIMITS, workloads=CLASSES, chunk_tokens_min=64)
+    rates = Rates(step_ns=300e6, token_ns=1e6, token_context_ns=0.0)
+    for workload, least in (("batch", 64), ("interactive", 32)):
+        speaks = Job(0, workload=workload, computed=32, known=33)
+        assert step_budget([speaks], rates, limits).take(1500, 1000) == least
