@@ -40,6 +40,9 @@ VICTIM: Final = {
 class Act(StrEnum):
     WARM = "warm"  # the victim's request
     WITHDRAW = "withdraw"  # the document's right is taken, acknowledged and given again
+    SETTLE = (
+        "settle"  # another text behind the document: from here on its own pages are there for both
+    )
     SECRET = "secret"  # noqa: S105 — measured
     CONTROL = "control"  # measured
 
@@ -69,7 +72,7 @@ class Trial:
         if self.cell.level is not Level.FRESH:
             warm = (Step(Act.WARM, VICTIM[self.cell.level]),) * self.cell.victims
         if self.uses_document:
-            warm += (Step(Act.WITHDRAW),)
+            warm += (Step(Act.WITHDRAW), Step(Act.SETTLE, Role.ATTACKER))
         secret, control = Step(Act.SECRET, Role.ATTACKER), Step(Act.CONTROL, Role.ATTACKER)
         return (*warm, *((secret, control) if self.secret_first else (control, secret)))
 
@@ -77,6 +80,8 @@ class Trial:
         """What a step sends.  The victim's prefix is the secret's, to the letter."""
         if act is Act.CONTROL:
             return f"{self._letters('control', design)} {self._end(design)}"
+        if act is Act.SETTLE:
+            return self._letters("settle", design)
         secret = self._letters("secret", design)
         return secret if act is Act.WARM else f"{secret} {self._end(design)}"
 
@@ -100,7 +105,8 @@ def trials(design: Design) -> Iterator[Trial]:
 
 def requests_of(design: Design) -> int:
     """How many requests a whole run makes, without those that register and withdraw."""
-    return design.pairs * sum(cell.victims + 2 for cell in design.cells)
+    settling = sum(cell.level is Level.AFTER_REVOKE for cell in design.cells)
+    return design.pairs * (settling + sum(cell.victims + 2 for cell in design.cells))
 
 
 def letters(seed: str, count: int) -> str:

@@ -155,7 +155,10 @@ def test_a_trial_warms_as_its_level_says_then_measures_both() -> None:
     assert trial.steps() == (Step(Act.WARM, Role.COLLEAGUE),) * 5 + measured
     assert Trial(0, FRESH, secret_first=False).steps() == measured[::-1]
     revoked = Trial(0, CellName(Level.AFTER_REVOKE, 1), secret_first=True)
-    assert [step.act for step in revoked.steps()][:2] == [Act.WARM, Act.WITHDRAW]
+    first = [Act.WARM, Act.WITHDRAW, Act.SETTLE]
+    assert [step.act for step in revoked.steps()] == [*first, Act.SECRET, Act.CONTROL]
+    texts = [revoked.text(act, DESIGN)[:40] for act in (Act.WARM, Act.SETTLE, Act.CONTROL)]
+    assert len(set(texts)) == 3, "the third warms neither of the measured"
 
 
 def test_secret_and_control_have_one_shape_and_nothing_else_in_common() -> None:
