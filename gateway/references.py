@@ -148,7 +148,7 @@ async def _texts(registered: Registered, wanted: list[tuple[Record, int]]) -> li
 
 
 def _values(asked: TemplateReference, outline: Outline) -> dict[str, str]:
-    fault = variables_fault(outline.variables, asked.variables)
+    fault = variables_fault(outline.places, asked.variables)
     if fault is not None:
         raise _at_fault(fault)
     return {name: str(asked.variables[name]) for name in outline.variables}

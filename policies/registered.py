@@ -12,6 +12,7 @@ Refuses to know: where texts are kept, HTTP.  Source: DESIGN.md, settled 4 and 7
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,6 +24,11 @@ from policies.scope.decision import Acl, names
 
 VARIABLES_MAX: Final = 64
 VALUE_CHARS_MAX: Final = 32_768
+PLACES_MAX: Final = 1024
+"""Of variables in one template, counted as often as they stand there."""
+FILLED_CHARS_MAX: Final = 2**20
+"""What values come to in all their places together: a value that stands in a thousand is a thousand times as
+long, and is counted before it is written out."""
 _VARIABLE = re.compile(r"\{\{([a-z][a-z0-9_]{0,63})\}\}", re.ASCII)
 
 
@@ -121,6 +127,11 @@ class Outline:
     rest: tuple[Piece, ...]
     variables: tuple[str, ...]
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The variable of each place, in order."""
+        return tuple(each.variable for each in self.rest if each.variable is not None)
+
 
 def outline(text: str) -> Outline:
     first = _VARIABLE.search(text)
@@ -136,9 +147,10 @@ def outline(text: str) -> Outline:
     return Outline(text[:cut], kept, tuple(named))
 
 
-def variables_fault(declared: Iterable[str], given: Mapping[str, object]) -> str | None:
-    """What is wrong with the values of a template's variables, by name, or None."""
-    wanted = dict.fromkeys(declared)
+def variables_fault(places: Iterable[str], given: Mapping[str, object]) -> str | None:
+    """What is wrong with the values of a template's variables, by name, or None.  `places`: the variable of
+    each place where one stands."""
+    wanted = Counter(places)
     if missing := [name for name in wanted if name not in given]:
         return f"no value for {_listed(missing)}"
     if unknown := [name for name in given if name not in wanted]:
@@ -147,6 +159,9 @@ def variables_fault(declared: Iterable[str], given: Mapping[str, object]) -> str
         value = given[name]
         if not isinstance(value, str) or len(value) > VALUE_CHARS_MAX:
             return f"{name}: expected a string of at most {VALUE_CHARS_MAX} characters"
+    chars = sum(len(str(given[name])) * count for name, count in wanted.items())
+    if chars > FILLED_CHARS_MAX:
+        return f"in all their places they come to {chars} characters, of at most {FILLED_CHARS_MAX}"
     return None
 
 

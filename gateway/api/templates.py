@@ -33,7 +33,7 @@ from gateway.api.registered_call import (
 from gateway.errors import from_deny, invalid
 from gateway.registered import About
 from policies import registered as rules
-from policies.registered import VARIABLES_MAX, Right
+from policies.registered import PLACES_MAX, VARIABLES_MAX, Right
 from policies.verdict import Deny, Reason
 from security.audit import RegisteredEvent
 from tenants.documents import Kind, Record
@@ -54,7 +54,8 @@ async def create(call: Call) -> object:
     who, house = call.who, call.house
     if not rules.may_register_template(who, who.tenant):
         raise from_deny(Deny(Reason.FORBIDDEN))
-    text, about = _read(asked, About())
+    text, tokens = await _counted(call, asked, who.tenant)
+    about = _about(asked, text, About())
     now_s = house.clock.wall_ms() // 1000
     made = Record(
         id=house.registered.mint_id(Kind.TEMPLATE),
@@ -69,7 +70,6 @@ async def create(call: Call) -> object:
         expires_at_s=None,
         tokens={},
     )
-    tokens = await call.tokens(text, who.tenant, "text")
     record = await house.registered.create(made, text, about, tokens, call.room(who.tenant))
     await call.record(RegisteredEvent.TEMPLATE_CREATED, record)
     return template_view(call, record, about)
@@ -78,8 +78,8 @@ async def create(call: Call) -> object:
 async def change(call: Call) -> object:
     asked = call.decode(NewTemplate)
     record = call.found(Right.CHANGE)
-    text, about = _read(asked, await about_of(call, record))
-    tokens = await call.tokens(text, record.tenant, "text")
+    text, tokens = await _counted(call, asked, record.tenant)
+    about = _about(asked, text, await about_of(call, record))
     now_s = call.house.clock.wall_ms() // 1000
 
     def becomes(old: Record) -> Record:
@@ -101,12 +101,22 @@ def template_view(call: Call, record: Record, about: About) -> dict[str, Any]:
     }
 
 
-def _read(asked: NewTemplate, old: About) -> tuple[str, About]:
-    """Raises ApiError 400."""
+async def _counted(
+    call: Call, asked: NewTemplate, tenant: str | None
+) -> tuple[str, dict[str, int]]:
+    """Before anything else is done with it: what fits no model may be long.  Raises ApiError 400."""
     text = text_of(asked.text, "text")
-    found = rules.outline(text).variables
+    return text, await call.tokens(text, tenant, "text")
+
+
+def _about(asked: NewTemplate, text: str, old: About) -> About:
+    """Raises ApiError 400."""
+    outline = rules.outline(text)
+    found = outline.variables
     if len(found) > VARIABLES_MAX:
         raise invalid(f"text: at most {VARIABLES_MAX} variables.", param="text")
+    if len(outline.places) > PLACES_MAX:
+        raise invalid(f"text: variables may stand in at most {PLACES_MAX} places.", param="text")
     if asked.variables is not None and set(asked.variables) != set(found):
         astray = min(set(asked.variables) ^ set(found))
         raise invalid(
@@ -115,7 +125,7 @@ def _read(asked: NewTemplate, old: About) -> tuple[str, About]:
             param="variables",
         )
     title = old.title if asked.title is None else name_of(asked.title, "title")
-    return text, About(title, found)
+    return About(title, found)
 
 
 FAMILY = Family(template_view, RegisteredEvent.TEMPLATE_READ, RegisteredEvent.TEMPLATE_DELETED)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from policies.registered import PLACES_MAX
 from tenants.documents import TEMPLATE_VERSIONS_MAX
 from tests.gateway.inhouse import Inhouse
 from tests.gateway.registered_kit import TMPLS, ask, do, register, said
@@ -69,6 +70,8 @@ def test_a_template_keeps_its_versions_and_loses_all_at_once(tmp_path: Path) -> 
         assert "TWO z" in said(await ask(alice, prompt={"id": id_, "variables": {"x": "z"}}))
         for bad in ({"text": "{{x}}", "variables": []}, {"text": "x", "variables": ["x"]}):
             assert (await admin.post(TMPLS, bad)).error["param"] == "variables"
+        places = "{{x}}" * (PLACES_MAX + 1)
+        assert "places" in (await admin.post(TMPLS, {"text": places})).error["message"]
         crowded = "".join(f"{{{{v{i}}}}}" for i in range(65))
         assert (await admin.post(TMPLS, {"text": crowded})).error["param"] == "text"
         assert (await do(admin, "DELETE", f"{TMPLS}/{id_}")).status == 200
@@ -114,5 +117,36 @@ def test_who_reads_a_template_is_recorded_as_of_a_document(tmp_path: Path) -> No
             home.house.names.person("acme", "https://dev.lockgate.invalid/", "alice")
         }
         assert all(each["request_id"] for each in read)
+
+    lived(tmp_path, story)
+
+
+@pytest.mark.slow
+def test_a_template_that_fits_no_model_is_not_read_any_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look for variables in 4 MiB of them took the loop, and everybody, two seconds."""
+
+    def never(text: str) -> None:
+        raise AssertionError("looked for variables")
+
+    async def story(home: Inhouse) -> None:
+        monkeypatch.setattr("policies.registered.outline", never)
+        long = await home.caller("acme/admin").post(TMPLS, {"text": "{{a}}" * 100_000})
+        assert (long.status, long.error["code"]) == (400, "context_length_exceeded")
+
+    lived(tmp_path, story)
+
+
+@pytest.mark.slow
+def test_a_value_counts_as_often_as_it_stands_in_the_template(tmp_path: Path) -> None:
+    """2,000 places and 32,768 emoji were two hundred megabytes of text before it was too long."""
+
+    async def story(home: Inhouse) -> None:
+        made = await home.caller("acme/admin").post(TMPLS, {"text": "{{a}}" * 40})
+        named = {"id": made.json()["id"], "variables": {"a": "\U0001f600" * 32_768}}
+        refused = await ask(home.caller(), prompt=named)
+        assert (refused.status, refused.error["param"]) == (400, "prompt.variables")
+        assert "in all their places" in refused.error["message"]
 
     lived(tmp_path, story)

@@ -10,6 +10,7 @@ from policies.access import Owner
 from policies.facts import Credential, CredentialKind, Principal, Role
 from policies.registered import (
     ALL,
+    FILLED_CHARS_MAX,
     NONE,
     VALUE_CHARS_MAX,
     Outline,
@@ -138,6 +139,12 @@ def test_variables_are_refused_by_name() -> None:
     assert variables_fault(("a",), {"a": "x", "c": 1}) == "the template has no variable 'c'"
     for bad in (1, None, True, ["x"], "x" * (VALUE_CHARS_MAX + 1)):
         assert str(VALUE_CHARS_MAX) in (variables_fault(("a",), {"a": bad}) or "")
+    value = "x" * VALUE_CHARS_MAX
+    assert variables_fault(("a",) * (FILLED_CHARS_MAX // VALUE_CHARS_MAX), {"a": value}) is None
+    said = variables_fault(
+        (*("a",) * (FILLED_CHARS_MAX // VALUE_CHARS_MAX), "b"), {"a": value, "b": "x"}
+    )
+    assert str(FILLED_CHARS_MAX + 1) in (said or ""), "as often as they stand there"
     many = variables_fault((), {f"v{i}": "" for i in range(20)})
     assert many is not None
     assert many.endswith("and 12 more")
