@@ -88,6 +88,9 @@ class Registered:
                 raise shredded() from None
         sealed = await asyncio.to_thread(self._sealed, record, text, about, tokens)
         made = await self.documents.create(record, sealed, room)
+        if self._is_dead(made):  # shredded while it was sealed or written
+            await self.remove((made,))
+            raise shredded()
         self._set_alarm()
         return made
 
@@ -192,9 +195,12 @@ class Registered:
         return gone
 
     async def sweep(self) -> tuple[Ending, ...]:
-        """Every few seconds: hear of others' changes, and do what is owed.  What is confirmed by that."""
+        """Every few seconds: hear of others' changes, and do what is owed, also what a crash left of a
+        shredded tenant.  What is confirmed by that."""
         try:
             await self._confirm()
+            if dead := list(filter(self._is_dead, self.documents.all())):
+                await self.remove(dead)
         except StoreUnavailable as why:  # what is owed needs no database
             self.log("registered.unconfirmed", error=why)
         self._clear()
@@ -203,6 +209,10 @@ class Registered:
         return done
 
     # How.
+
+    def _is_dead(self, record: Record) -> bool:
+        """Sealed under a secret that was destroyed: nobody can open it any more."""
+        return record.tenant is not None and self.secrets.is_shredded(record.tenant)
 
     async def _put(
         self,

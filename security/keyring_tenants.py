@@ -137,6 +137,10 @@ class TenantSecrets:
             raise SecretGone(f"tenant {tenant!r} has no secret of version {version}")
         return found
 
+    def is_shredded(self, tenant: str) -> bool:
+        """It had secrets, and all of them were destroyed."""
+        return tenant in self._shredded
+
     def newest(self, tenant: str) -> int:
         """The highest number that was ever given, also to one that is destroyed; 0: none."""
         return self._newest.get(tenant, 0)

@@ -105,6 +105,9 @@ class Documents:
         """All of a tenant's, or the public ones, in the order in which they were registered."""
         return tuple(self._of.get(tenant, {}).values())
 
+    def all(self) -> tuple[Record, ...]:
+        return tuple(self._records.values())
+
     def lapsed(self) -> tuple[Record, ...]:
         """Past their expiry, and still kept."""
         now_ns = self._monotonic_ns()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -296,3 +297,42 @@ def test_what_another_process_took_is_ended_here_and_judged_by(tmp_path: Path) -
         assert len(echo.told) == 2
 
     lived(tmp_path, story, echo=echo)
+
+
+@pytest.mark.slow
+def test_what_is_registered_while_its_tenant_is_shredded_is_refused_and_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(home: Inhouse) -> None:
+        alice, registered = home.caller(), home.house.registered
+        create, sealed, go = Documents.create, asyncio.Event(), asyncio.Event()
+
+        async def late(*args: Any) -> Any:
+            sealed.set()
+            await go.wait()
+            return await create(*args)
+
+        monkeypatch.setattr(Documents, "create", late)
+        asking = alice.start("POST", DOCS, {"text": "x"})
+        await sealed.wait()
+        await registered.shred("acme")
+        go.set()
+        answer = await asking.end()
+        assert (answer.status, answer.json()["error"]["code"]) == (403, "tenant_shredded")
+        assert registered.documents.of("acme") == ()
+
+    lived(tmp_path, story)
+
+
+@pytest.mark.slow
+def test_what_a_crash_leaves_of_a_shredded_tenant_is_swept(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        registered = home.house.registered
+        await register(home.caller())
+        other = await register(home.caller("globex/carol"))
+        await registered.secrets.shred("acme")  # and then no more
+        await registered.sweep()
+        assert registered.documents.of("acme") == ()
+        assert registered.documents.find(other) is not None
+
+    lived(tmp_path, story)
