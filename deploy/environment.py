@@ -61,6 +61,11 @@ def venv_python() -> Path:
 
 
 def make_venv() -> None:
+    if VENV.is_symlink():
+        raise Stop(
+            f"{VENV} is a link to {VENV.resolve()}, and what is installed there may be another's.\n"
+            "Remove the link (rm .venv), and run the command again: it makes one of its own."
+        )
     if venv_python().exists():
         works = subprocess.run(
             [str(venv_python()), "-c", "import pip"], check=False, capture_output=True

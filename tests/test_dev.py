@@ -57,6 +57,18 @@ def test_any_change_of_what_it_was_made_from_remakes_the_environment() -> None:
     assert len({stamp, *others}) == 6
 
 
+def test_another_environment_is_not_installed_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (tmp_path / ".venv").symlink_to(theirs)
+    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
+    with pytest.raises(console.Stop, match="is a link to"):
+        environment.install("test")
+    assert list(theirs.iterdir()) == []
+
+
 def test_the_test_set_serves_for_the_runtime_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
