@@ -98,6 +98,13 @@ def not_found(message: str = "There is no such resource.", *, code: str = "not_f
     return ApiError(404, "invalid_request_error", code, message)
 
 
+def conflict(code: str, message: str, *, param: str | None = None) -> ApiError:
+    """409, as things stand now: the same request again would meet the same."""
+    return ApiError(
+        409, "conflict", code, message, param=param, headers={"x-should-retry": "false"}
+    )
+
+
 def unavailable(message: str, *, code: str = "overloaded", retry_after_s: int = 1) -> ApiError:
     """503, ours to mend; retryable."""
     return ApiError(

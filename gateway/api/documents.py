@@ -5,7 +5,7 @@
     GET    /v1/documents/{id}             the same of one
     GET    /v1/documents/{id}/content     the text, for its owner alone
     PATCH  /v1/documents/{id}             another text, another end
-    PUT    /v1/documents/{id}/acl         another list of readers
+    PUT    /v1/documents/{id}/acl         another list of readers, perhaps only of the `acl_version` seen
     DELETE /v1/documents/{id}
 
 Who may what is `policies.registered`.  A change that takes a right away is answered when nothing is read
@@ -31,7 +31,7 @@ from gateway.api.registered_call import (
     text_of,
     view,
 )
-from gateway.errors import from_deny, invalid
+from gateway.errors import conflict, from_deny, invalid
 from gateway.registered import About
 from policies import registered as rules
 from policies.facts import Role
@@ -63,6 +63,12 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     users: Annotated[list[User], Meta(max_length=READERS_MAX)] | None = None
     groups: Annotated[list[Group], Meta(max_length=READERS_MAX)] | None = None
     roles: Annotated[list[str], Meta(max_length=8)] | None = None
+
+
+class Relisted(Listed, frozen=True, forbid_unknown_fields=True):
+    """`acl_version`: the one that the caller has seen; without it the list replaces whatever stands."""
+
+    acl_version: Annotated[int, Meta(ge=1)] | None = None
 
 
 class NewDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,11 +142,13 @@ async def change(call: Call) -> object:
 
 
 async def set_acl(call: Call) -> object:
-    asked = call.decode(Listed)
+    asked = call.decode(Relisted)
     call.found(Right.GRANT, Right.NARROW)
     listed = readers(call, asked)
 
     def becomes(old: Record) -> Record:
+        # Before what the list takes: a stale one says nothing of what its sender wanted.
+        _require_seen(asked.acl_version, call.permitted(old, Right.GRANT, Right.NARROW))
         rights = {Right.GRANT}
         if rules.narrower(listed, old.readers):
             rights.add(Right.NARROW)
@@ -151,6 +159,17 @@ async def set_acl(call: Call) -> object:
     event = RegisteredEvent.DOCUMENT_REVOKED if narrows else RegisteredEvent.DOCUMENT_GRANTED
     await call.record(event, changed, ending)
     return document_view(call, changed, await about_of(call, changed))
+
+
+def _require_seen(seen: int | None, old: Record) -> None:
+    """Raises ApiError 409."""
+    if seen is not None and seen != old.acl_version:
+        raise conflict(
+            "changed_meanwhile",
+            f"acl_version: who may read it is at version {old.acl_version} now, not {seen}. Look, and try "
+            "again.",
+            param="acl_version",
+        )
 
 
 def readers(call: Call, asked: Listed) -> Readers:

@@ -14,7 +14,7 @@ from msgspec import Meta
 from gateway.api.admin import Id, knowing, permit
 from gateway.api.admin_call import Call
 from gateway.api.cache import Reason, executors_of, recorded, require_record
-from gateway.errors import ApiError, invalid, not_found, unavailable
+from gateway.errors import ApiError, conflict, invalid, not_found, unavailable
 from gateway.purging import Heard, Target, purge
 from gateway.rotation import sealed_by
 from gateway.unbroken import unbroken
@@ -99,15 +99,15 @@ async def retire(call: Call) -> object:
     if version not in held:
         raise not_found(f"The tenant has no secret of version {version}.")
     if version == max(held):
-        raise _conflict("current", f"Version {version} is the current one. Rotate first.")
+        raise conflict("current", f"Version {version} is the current one. Rotate first.")
     if house.rotations.may_straggle(tenant, house.clock.monotonic_ns()):
-        raise _conflict(
+        raise conflict(
             "rotated_just_now",
             "The secret was rotated less than a minute ago, and a text may still be on its way under the "
             "old one. Try again in a minute.",
         )
     if needed := (await sealed_by(house.registered.documents, tenant))[version]:
-        raise _conflict(
+        raise conflict(
             "still_sealed",
             f"{needed} texts are still sealed under version {version}; they are being sealed anew. Try again "
             "later. What never ends there is damaged: delete it.",
@@ -211,13 +211,13 @@ async def release(call: Call) -> object:
     if ask.root not in known:
         raise not_found("There is no such root in this server's file.")
     if ask.root not in known[1:-1]:
-        raise _conflict(
+        raise conflict(
             "root_needed",
             "The first root stays for good, since API keys and the audit log hang on it, and the last one wraps. "
             "To replace it, add a root, restart and wrap again.",
         )
     if count := secrets.wrapped_by()[ask.root]:
-        raise _conflict("root_in_use", f"It still wraps {count} secrets. Wrap them again first.")
+        raise conflict("root_in_use", f"It still wraps {count} secrets. Wrap them again first.")
     require_record(call)
     await _note(call, ChangeKind.ROOT_RELEASED, "", ask.root, ask.reason)
     await call.record("root_key.released", tenant=None, target=ask.root, reason=None)
@@ -235,7 +235,3 @@ async def _note(call: Call, kind: ChangeKind, tenant: str, subject: str, reason:
     await call.house.directory.note(
         kind, tenant=tenant, subject=subject, actor=call.actor, reason=reason
     )
-
-
-def _conflict(code: str, message: str) -> ApiError:
-    return ApiError(409, "conflict", code, message, headers={"x-should-retry": "false"})

@@ -23,6 +23,8 @@ ANSWER_BYTES_MAX = 64 << 20
 KNOWN_BYTES_MAX = 1 << 20
 TIMEOUT_S = 30.0
 OPERATOR = "operator"
+TYPE = "urn:lockgate:"
+"""What a problem's `type` begins with; its code follows."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -37,6 +39,7 @@ class Known(msgspec.Struct, frozen=True):
 class Problem(msgspec.Struct, frozen=True):
     """RFC 9457, as far as a person reads it."""
 
+    type: str | None = None
     title: str | None = None
     detail: str | None = None
 
@@ -202,7 +205,8 @@ def unreachable(url: str, error: httpx2.HTTPError, option: str) -> Refusal:
 
 def refused(status: int, raw: bytes, request_id: str | None) -> Refusal:
     """One sentence for a status.  The server's own words come along where it is allowed to speak."""
-    said = _said(raw)
+    problem = _problem(raw)
+    said = clean(words) if (words := problem.detail or problem.title) else None
     text = {
         401: "The server did not accept the token. Give a current one with --token. A development "
         "server writes fresh ones to dev.json at each start.",
@@ -216,7 +220,10 @@ def refused(status: int, raw: bytes, request_id: str | None) -> Refusal:
         text = f"The server could not do it{_colon(said)} Its log says more" + (
             f" (request {clean(request_id)})." if request_id else "."
         )
-    return Refusal(text or said or f"The server refused with status {status}.", status=status)
+    refusal = Refusal(text or said or f"The server refused with status {status}.", status=status)
+    if problem.type is not None and problem.type.startswith(TYPE):
+        refusal.facts["code"] = clean(problem.type.removeprefix(TYPE))
+    return refusal
 
 
 def number_of(answer: httpx2.Response, name: str) -> int | None:
@@ -225,13 +232,11 @@ def number_of(answer: httpx2.Response, name: str) -> int | None:
     return int(value) if value.isascii() and value.isdigit() and len(value) < 16 else None
 
 
-def _said(raw: bytes) -> str | None:
+def _problem(raw: bytes) -> Problem:
     try:
-        problem = msgspec.json.decode(raw, type=Problem)
+        return msgspec.json.decode(raw, type=Problem)
     except (msgspec.DecodeError, RecursionError):
-        return None
-    words = problem.detail or problem.title
-    return clean(words) if words else None
+        return Problem()
 
 
 def _colon(said: str | None) -> str:

@@ -6,8 +6,9 @@ A text is read from a file or standard input, never from the command line, where
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -18,6 +19,8 @@ from gateway.cli.show import Refusal, document, say, table
 
 TEXT_BYTES_MAX = 4 * 1024 * 1024
 DOCUMENTS, TEMPLATES = "/v1/admin/documents", "/v1/admin/templates"
+OVERTAKEN_MAX: Final = 5
+"""So often is a list read and changed anew, because somebody else changed it in between."""
 
 documents = typer.Typer()
 templates = typer.Typer()
@@ -120,11 +123,15 @@ def grant(
     as_json: Json = False,
 ) -> None:
     """Let more people have a model read it."""
-    server = connect(admin_url, token, state_dir)
-    acl = _acl(server, id_)
-    for field, more in _named(user, group, role, issuer, _whose(acl)).items():
-        acl[field] = [*acl[field], *(each for each in more if each not in acl[field])]
-    _show(_put(server, id_, acl), as_json=as_json)
+
+    def wider(acl: dict[str, Any]) -> dict[str, Any]:
+        named = _named(user, group, role, issuer, _whose(acl))
+        return {
+            field: acl[field] + [each for each in more if each not in acl[field]]
+            for field, more in named.items()
+        }
+
+    _show(_change(connect(admin_url, token, state_dir), id_, wider), as_json=as_json)
 
 
 @documents.command("revoke")
@@ -140,16 +147,18 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Take it from somebody. Answers when nothing is read by the old right any more."""
-    server = connect(admin_url, token, state_dir)
-    acl = _acl(server, id_)
-    gone = 0
-    for field, less in _named(user, group, role, issuer, None).items():
-        kept = [each for each in acl[field] if not any(_same(each, one) for one in less)]
-        gone += len(acl[field]) - len(kept)
-        acl[field] = kept
-    if not gone:
-        raise Refusal("None of them is on its list. 'lockgate document list --json' shows it.")
-    _show(_put(server, id_, acl), as_json=as_json)
+    named = _named(user, group, role, issuer, None)
+
+    def narrower(acl: dict[str, Any]) -> dict[str, Any]:
+        kept = {
+            field: [each for each in acl[field] if not any(_same(each, one) for one in less)]
+            for field, less in named.items()
+        }
+        if all(kept[field] == acl[field] for field in kept):
+            raise Refusal("None of them is on its list. 'lockgate document list --json' shows it.")
+        return kept
+
+    _show(_change(connect(admin_url, token, state_dir), id_, narrower), as_json=as_json)
 
 
 @documents.command("delete")
@@ -243,16 +252,21 @@ def _same(entry: Any, named: Any) -> bool:
     return bool(entry == named)
 
 
-def _acl(server: Server, id_: str) -> dict[str, Any]:
-    found = server.get(f"{DOCUMENTS}/{segment(id_)}")
-    acl = found.get("acl") if isinstance(found, dict) else None
-    if not isinstance(acl, dict):
-        raise Refusal("Only its owner and the tenant's administrator change who may read it.")
-    return acl
-
-
-def _put(server: Server, id_: str, acl: dict[str, Any]) -> Any:
-    return server.put(f"{DOCUMENTS}/{segment(id_)}/acl", acl)
+def _change(server: Server, id_: str, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """What `changed` makes of the list that stands, whatever others make of it at the same time."""
+    path = f"{DOCUMENTS}/{segment(id_)}"
+    for _ in range(OVERTAKEN_MAX):
+        found = server.get(path)
+        acl = found.get("acl") if isinstance(found, dict) else None
+        if not isinstance(acl, dict):
+            raise Refusal("Only its owner and the tenant's administrator change who may read it.")
+        try:
+            seen = {"acl_version": found.get("acl_version")}
+            return server.put(f"{path}/acl", changed(acl) | seen)
+        except Refusal as refusal:
+            if refusal.facts.get("code") != "changed_meanwhile":
+                raise
+    raise Refusal("Others keep changing its list, so it was left as it is. Try again in a moment.")
 
 
 def _table(found: list[dict[str, Any]], *, as_json: bool) -> None:

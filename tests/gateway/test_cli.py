@@ -26,7 +26,7 @@ EXAMPLE = Path(__file__).parents[2] / "deploy" / "lockgate.example.toml"
 
 @dataclass
 class Fake:
-    """Answers by method and path; keeps what was asked."""
+    """Answers by method and path, or lets a function of the body; keeps what was asked."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[tuple[str, Any]] = field(default_factory=list)
@@ -38,6 +38,8 @@ class Fake:
         if name not in self.answers:
             return httpx2.Response(404, json={"title": "Not found", "detail": f"no {name}"})
         answer = self.answers[name]
+        if callable(answer):
+            answer = answer(body)
         if isinstance(answer, httpx2.Response):
             return answer
         return httpx2.Response(200, json=answer)
@@ -549,48 +551,3 @@ def test_an_empty_token_is_nobodys(
     assert lockgate(*words.split(), "--token", "") == 1
     assert admin.asked == []
     assert "--token is empty" in capsys.readouterr().err
-
-
-def test_a_document_is_added_from_a_file_and_its_readers_change(
-    admin: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    at, bob = "/v1/admin/documents", {"issuer": "idp", "subject": "bob"}
-    acl: dict[str, Any] = {"users": [bob], "groups": [], "roles": []}
-    admin.answers |= {
-        f"POST {at}": {"id": "doc_1"},
-        f"GET {at}/doc_1": {"id": "doc_1", "acl": acl},
-        f"PUT {at}/doc_1/acl": {"id": "doc_1"},
-        f"DELETE {at}/doc_1": {"id": "doc_1", "deleted": True},
-        f"GET {at}?limit=100": {"data": [{"id": "doc_1"}], "has_more": True},
-        f"GET {at}?limit=100&after=doc_1": {"data": [{"id": "doc_2"}], "has_more": False},
-    }
-    text = tmp_path / "lease.txt"
-    text.write_text("The rent is 4200.")
-    assert lockgate("document", "add", str(text), "--user", "bob") == 0
-    assert admin.asked[-1][1]["text"] == "The rent is 4200."
-    assert admin.asked[-1][1]["acl"]["users"] == [{"subject": "bob"}]
-    assert lockgate("document", "grant", "doc_1", "--user", "bob", "--user", "eve") == 0
-    assert admin.asked[-1][1]["users"] == [bob, {"issuer": "idp", "subject": "eve"}]
-    assert lockgate("document", "revoke", "doc_1", "--user", "bob") == 0
-    assert admin.asked[-1][1] == {"users": [], "groups": [], "roles": []}
-    assert lockgate("document", "revoke", "doc_1", "--user", "nobody") == 1
-    assert lockgate("document", "revoke", "doc_1") == 2
-    assert lockgate("document", "delete", "doc_1") == 0
-    capsys.readouterr()
-    assert lockgate("document", "list") == 0
-    assert "doc_2" in capsys.readouterr().out
-    text.write_bytes(b"\xff")
-    assert lockgate("document", "add", str(text)) == 1
-    assert lockgate("document", "add", str(tmp_path / "none")) == 1
-
-
-def test_a_template_is_added_and_renewed(admin: Fake, tmp_path: Path) -> None:
-    text = tmp_path / "t.txt"
-    text.write_text("For {{who}}.")
-    admin.answers |= {
-        "POST /v1/admin/templates": {"id": "tmpl_1"},
-        "PATCH /v1/admin/templates/tmpl_1": {"id": "tmpl_1"},
-    }
-    assert lockgate("template", "add", str(text)) == 0
-    assert lockgate("template", "add", str(text), "--version-of", "tmpl_1") == 0
-    assert admin.asked[-1][1] == {"text": "For {{who}}."}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,10 @@ from tests.gateway.registered_kit import (
 from tests.gateway.test_line import Hold, lived
 
 LATER = ("rewrite", "suspend", "template")
+
+
+def listed(shown: dict[str, Any]) -> list[str]:
+    return [each["subject"] for each in shown["acl"]["users"]]
 
 
 def tag_of(home: Inhouse, id_: str, acl_version: int) -> bytes:
@@ -91,6 +96,69 @@ def test_what_an_owner_takes_no_administrator_gives_back_at_the_same_time(tmp_pa
         kinds = [each["kind"] for each in home.audited()]
         assert (kinds.count("document.revoked"), kinds.count("authz.denied")) == (1, 1)
         assert (await ask(home.caller("acme/bob"), id_)).status == 404
+
+    lived(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("first", "users"), (("grant", "bob eve new"), ("take", "bob"), ("revoke", "eve"))
+)
+def test_a_change_of_what_was_seen_is_none_of_what_stands_now(
+    tmp_path: Path, first: str, users: str
+) -> None:
+    """Whoever comes second and says what they have seen: neither takes back what was granted, nor gives
+    back what was revoked, nor is told that they may not."""
+
+    def seen(version: int, names: str) -> dict[str, Any]:
+        return {"users": [{"subject": name} for name in names.split()], "acl_version": version}
+
+    async def story(home: Inhouse) -> None:
+        alice, admin = home.caller(), home.caller("acme/admin")
+        path = f"{DOCS}/{await register(alice, **sharing('bob', 'eve'))}"
+        other = "bob eve new" if first == "revoke" else "eve"
+        callers = (admin, alice) if first == "revoke" else (alice, admin)
+        async with home.house.registered.documents._alone:  # both have read, neither has written
+            begun = []
+            for caller, names in zip(callers, (users, other), strict=True):
+                begun.append(caller.start("PUT", f"{path}/acl", seen(1, names)))
+                await queued(home, len(begun))
+        done, late = [await each.end() for each in begun]
+        assert (done.status, done.json()["acl_version"]) == (200, 2)
+        assert (late.status, late.error["type"]) == (409, "conflict")
+        assert (late.error["code"], late.error["param"]) == ("changed_meanwhile", "acl_version")
+        assert "version 2 now, not 1" in late.error["message"]
+        stands = (await alice.get(path)).json()
+        assert (stands["acl_version"], listed(stands)) == (2, users.split())
+        kinds = [each["kind"] for each in home.audited()]
+        changes = [each for each in kinds if each in {"document.granted", "document.revoked"}]
+        assert changes == ["document.granted" if first == "grant" else "document.revoked"]
+        assert "authz.denied" not in kinds
+        # What they have seen since is theirs to change.
+        again = await do(callers[1], "PUT", f"{path}/acl", seen(2, users.replace("bob", "")))
+        assert (again.status, again.json()["acl_version"]) == (200, 3 - (first == "revoke"))
+
+    lived(tmp_path, story)
+
+
+def test_what_was_seen_is_a_number_that_its_readers_never_learn(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        path = f"{DOCS}/{await register(alice, **sharing('bob'))}/acl"
+        for body in ({"acl_version": 0}, {"acl_version": "1"}, {"acl_version": 1.5}):
+            assert (await do(alice, "PUT", path, body)).status == 400
+        for name, status in (("acme/bob", 403), ("globex/carol", 404)):
+            answers = [
+                await do(home.caller(name), "PUT", path, {"acl_version": each}) for each in (1, 9)
+            ]
+            assert [each.status for each in answers] == [status, status]
+            assert answers[0].error == answers[1].error
+        assert (await do(alice, "PUT", path, {"acl_version": 9})).status == 409
+        elsewhere = home.operator("acme/alice")  # the listener that the command line asks
+        late = await do(elsewhere, "PUT", path.replace("/v1", "/v1/admin"), {"acl_version": 9})
+        assert (late.status, late.json()["type"]) == (409, "urn:lockgate:changed_meanwhile")
+        assert listed((await alice.get(path.removesuffix("/acl"))).json()) == ["bob"]
+        emptied = await do(alice, "PUT", path, {})
+        assert (emptied.status, listed(emptied.json())) == (200, [])
 
     lived(tmp_path, story)
 
