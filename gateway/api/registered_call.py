@@ -80,7 +80,7 @@ class Call:
     id: str
 
     def decode(self, shape: type[T]) -> T:
-        return strict_json.decode(self.body or b"{}", shape)
+        return strict_json.decode(self.body, shape)
 
     def rights(self, record: Record) -> frozenset[Right]:
         if self.kind is Kind.TEMPLATE:

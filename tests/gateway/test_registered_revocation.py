@@ -144,7 +144,7 @@ def test_what_was_seen_is_a_number_that_its_readers_never_learn(tmp_path: Path) 
     async def story(home: Inhouse) -> None:
         alice = home.caller()
         path = f"{DOCS}/{await register(alice, **sharing('bob'))}/acl"
-        for body in ({"acl_version": 0}, {"acl_version": "1"}, {"acl_version": 1.5}):
+        for body in ({"acl_version": 0}, {"acl_version": "1"}, {"acl_version": 1.5}, b""):
             assert (await do(alice, "PUT", path, body)).status == 400
         for name, status in (("acme/bob", 403), ("globex/carol", 404)):
             answers = [
