@@ -20,7 +20,6 @@ from gateway.cli.options import ENV_TOKEN, VAR, Json, StateDir
 from gateway.cli.show import Refusal, clean, document, note
 from gateway.cli.sse import Comment, NotEvents, events
 
-DEMO_USER = "acme/alice"
 READ_TIMEOUT_S = 120.0
 ERROR_BYTES_MAX = 1 << 20
 HELP = "/reset forgets the conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer."
@@ -203,7 +202,7 @@ def _server(url: str | None, token: str | None, state_dir: Path) -> client.Serve
             f"The development tokens of {state_dir} are not for {clean(url)}. Give --token."
         )
     base_url = (url or known.base_url).rstrip("/").removesuffix("/v1")
-    return client.Server(base_url, token or client.token_named(known, DEMO_USER, state_dir))
+    return client.Server(base_url, token or client.token_named(known, client.DEMO_USER, state_dir))
 
 
 def _status(comment: str) -> None:

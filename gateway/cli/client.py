@@ -23,6 +23,7 @@ ANSWER_BYTES_MAX = 64 << 20
 KNOWN_BYTES_MAX = 1 << 20
 TIMEOUT_S = 30.0
 OPERATOR = "operator"
+DEMO_USER = "acme/alice"
 TYPE = "urn:lockgate:"
 """What a problem's `type` begins with; its code follows."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from gateway.cli.client import Server, connect, segment
+from gateway.cli.client import DEMO_USER, Server, connect, segment
 from gateway.cli.credentials import rows_of
-from gateway.cli.options import VAR, AdminUrl, Json, StateDir, Token
+from gateway.cli.options import ENV_TOKEN, VAR, AdminUrl, Json, StateDir, Token
 from gateway.cli.show import Refusal, document, say, table
 
 TEXT_BYTES_MAX = 4 * 1024 * 1024
@@ -31,6 +31,15 @@ Title = Annotated[str | None, typer.Option(help="What it is called, for its read
 Users = Annotated[list[str] | None, typer.Option("--user", help="May read; several times.")]
 Groups = Annotated[list[str] | None, typer.Option("--group", help="Whose members may read.")]
 Roles = Annotated[list[str] | None, typer.Option("--role", help="tenant_admin or finance.")]
+UserToken = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar=ENV_TOKEN,
+        help="A token of the tenant: the document's owner's, or to revoke and delete its administrator's "
+        f"[{DEMO_USER} in development]. The variable keeps it out of process lists.",
+    ),
+]
 Issuer = Annotated[str | None, typer.Option(help="Who says so of them [your own issuer].")]
 
 
@@ -82,7 +91,7 @@ def add_document(
     ] = None,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
-    token: Token = None,
+    token: UserToken = None,
     as_json: Json = False,
 ) -> None:
     """Register a document of your own, and who may have a model read it."""
@@ -96,18 +105,18 @@ def add_document(
         },
         "expires_at": expires_at,
     }
-    _show(connect(admin_url, token, state_dir).post(DOCUMENTS, body), as_json=as_json)
+    _show(_connect(admin_url, token, state_dir).post(DOCUMENTS, body), as_json=as_json)
 
 
 @documents.command("list")
 def list_documents(
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
-    token: Token = None,
+    token: UserToken = None,
     as_json: Json = False,
 ) -> None:
     """List your documents and those you may read; an administrator's list has no titles."""
-    _table(listed(connect(admin_url, token, state_dir), DOCUMENTS), as_json=as_json)
+    _table(listed(_connect(admin_url, token, state_dir), DOCUMENTS), as_json=as_json)
 
 
 @documents.command("grant")
@@ -119,7 +128,7 @@ def grant(
     issuer: Issuer = None,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
-    token: Token = None,
+    token: UserToken = None,
     as_json: Json = False,
 ) -> None:
     """Let more people have a model read it."""
@@ -131,7 +140,7 @@ def grant(
             for field, more in named.items()
         }
 
-    _show(_change(connect(admin_url, token, state_dir), id_, wider), as_json=as_json)
+    _show(_change(_connect(admin_url, token, state_dir), id_, wider), as_json=as_json)
 
 
 @documents.command("revoke")
@@ -143,7 +152,7 @@ def revoke(
     issuer: Issuer = None,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
-    token: Token = None,
+    token: UserToken = None,
     as_json: Json = False,
 ) -> None:
     """Take it from somebody. Answers when nothing is read by the old right any more."""
@@ -158,7 +167,7 @@ def revoke(
             raise Refusal("None of them is on its list. 'lockgate document list --json' shows it.")
         return kept
 
-    _show(_change(connect(admin_url, token, state_dir), id_, narrower), as_json=as_json)
+    _show(_change(_connect(admin_url, token, state_dir), id_, narrower), as_json=as_json)
 
 
 @documents.command("delete")
@@ -166,12 +175,12 @@ def delete_document(
     id_: Id,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
-    token: Token = None,
+    token: UserToken = None,
     as_json: Json = False,
 ) -> None:
     """Delete a document; requests that read it end."""
     _show(
-        connect(admin_url, token, state_dir).delete(f"{DOCUMENTS}/{segment(id_)}"), as_json=as_json
+        _connect(admin_url, token, state_dir).delete(f"{DOCUMENTS}/{segment(id_)}"), as_json=as_json
     )
 
 
@@ -250,6 +259,11 @@ def _same(entry: Any, named: Any) -> bool:
     if isinstance(entry, dict) and isinstance(named, dict):
         return all(entry.get(field) == value for field, value in named.items())
     return bool(entry == named)
+
+
+def _connect(admin_url: str | None, token: str | None, state_dir: Path) -> Server:
+    """As a tenant's user: an operator has no documents, and no right in others'."""
+    return connect(admin_url, token, state_dir, name=DEMO_USER)
 
 
 def _change(server: Server, id_: str, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

@@ -26,15 +26,17 @@ EXAMPLE = Path(__file__).parents[2] / "deploy" / "lockgate.example.toml"
 
 @dataclass
 class Fake:
-    """Answers by method and path, or lets a function of the body; keeps what was asked."""
+    """Answers by method and path, or lets a function of the body; keeps what was asked, and the last token."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[tuple[str, Any]] = field(default_factory=list)
+    token: str = ""
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         name = f"{request.method} {request.url.raw_path.decode()}"
         body = msgspec.json.decode(request.content) if request.content else None
         self.asked.append((name, body))
+        self.token = request.headers["authorization"].removeprefix("Bearer ")
         if name not in self.answers:
             return httpx2.Response(404, json={"title": "Not found", "detail": f"no {name}"})
         answer = self.answers[name]

@@ -94,6 +94,22 @@ def test_another_refusal_is_not_tried_again(
         assert "It is in force." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", ("list", "delete doc_1", "grant doc_1 --user eve"))
+def test_in_development_a_document_is_a_users_and_a_template_the_operators(
+    admin: Fake, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    """An operator belongs to no tenant, and has no documents."""
+    lockgate("document", *words.split())
+    assert admin.token == "al"
+    lockgate("document", *words.split(), "--token", "own", "--admin-url", "http://adm")
+    assert admin.token == "own"
+    lockgate("template", "list")
+    assert admin.token == "op"
+    capsys.readouterr()
+    assert lockgate("document", *words.split(), "--help") == 0
+    assert "acme/alice" in capsys.readouterr().out
+
+
 def test_a_document_is_added_from_a_file_and_its_readers_change(
     admin: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
