@@ -6,6 +6,8 @@ import gc
 import os
 from pathlib import Path
 
+pytest_plugins = ["tests.servers_valkey"]
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
