@@ -169,13 +169,14 @@ async def admitted(house: House, grant: Grant, case: Case) -> AsyncIterator[None
     or the executor's queue then refuses is given back whole; what ran gives back the output it did not use."""
     asked = TempoAsk(
         request_id=case.request_id,
+        tenant=grant.dims.tenant,
         scopes=scope_limits(grant.standing, grant.dims),
         input_tokens=grant.job.prompt_tokens,
         output_tokens=grant.sized.max_output_tokens * grant.job.choices,
     )
     verdict = await house.tempo.admit(asked)
     if isinstance(verdict, Deny):
-        case.headroom = await house.tempo.headroom(asked.scopes)
+        case.headroom = await house.tempo.headroom(asked.tenant, asked.scopes)
     case.headroom = allowed(verdict)
     try:
         yield

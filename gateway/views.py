@@ -71,7 +71,7 @@ async def standing_view(house: House, who: Principal) -> dict[str, object]:
     standing = standing_of(house, who)
     service_class = access.class_of(who, standing, None)
     dims = dimensions(who, "-", service_class)
-    headroom = await house.tempo.headroom(scope_limits(standing, dims))
+    headroom = await house.tempo.headroom(dims.tenant, scope_limits(standing, dims))
     balances = await house.book.balances(budget_accounts(standing, dims))
     return {
         **_identity(who),

@@ -17,6 +17,10 @@ from policies.verdict import Allow, Deny, Reason
 PARTS = 60_000
 """Parts of one token: tokens a minute, times milliseconds, are parts."""
 
+PER_MINUTE_MAX = 75_000_000_000
+"""The largest limit.  A full bucket is below 2^52 parts, and with a minute's refill below 2^53: whoever
+counts in doubles counts exactly (tenants/tempo/scripts)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -66,7 +70,7 @@ def refill(bucket: Bucket, rate: Rate, now_ms: int) -> Bucket:
 def take(
     bucket: Bucket, rate: Rate, cost: int, now_ms: int, reason: Reason = Reason.RATE_REQUESTS
 ) -> Allow[Bucket] | Deny:
-    """Spend `cost` tokens, or say when to come back.  Twin: tenants/scripts/take.lua, once it exists."""
+    """Spend `cost` tokens, or say when to come back.  Twin: tenants/tempo/scripts/admit.lua."""
     assert 0 <= cost <= rate.burst  # limits.py has refused the rest
     ready = refill(bucket, rate, now_ms)
     left = ready.parts - cost * PARTS

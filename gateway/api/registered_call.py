@@ -258,7 +258,7 @@ async def rated(call: Call) -> AsyncIterator[None]:
         return
     named = request_id(call.scope)
     scopes = scope_limits(standing, dimensions(who, "", None))
-    allowed(await tempo.admit(TempoAsk(named, scopes, input_tokens=0, output_tokens=0)))
+    allowed(await tempo.admit(TempoAsk(named, who.tenant, scopes, input_tokens=0, output_tokens=0)))
     try:
         yield
     finally:

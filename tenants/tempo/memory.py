@@ -1,6 +1,5 @@
-"""How fast: rates and concurrency at every scope of a request, all of them or none, in memory.
+"""One process's tempo: buckets and leases in memory.
 
-Refuses to know: money, HTTP, what a plan is.  Losing it is harmless: rates refill, leases lapse.
 Source: DESIGN.md ("tempo"), SCHEDULER.md §1 (GCRA) and invariant 21.
 
 Theory of operation.  `admit` decides over a snapshot and writes all new states or none; nothing in
@@ -8,25 +7,32 @@ here awaits, so on one event loop that is atomic.  What was taken is remembered 
 the lease is released, refunded or lapses, which makes every call safe to repeat.  A bucket that has
 refilled equals an absent one and is dropped, a few at each call, by a heap of the times at which
 they become full; so memory follows the requests of the last minute and not the users ever seen.
+It is also the specification of the scripts in `scripts/`, which do the same in Redis.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from policies.admission import Draw, Seat, admit
-from policies.facts import Limits
-from policies.rate import Bucket, Rate, Window, full, give, headroom
+from policies.admission import Draw, admit
+from policies.rate import Bucket, Rate, full, give, headroom
 from policies.verdict import Allow, Deny
 from tenants.scopes import ScopeLimits
+from tenants.tempo.contract import (
+    LEASE_MS,
+    Cost,
+    Headroom,
+    TempoAsk,
+    costs,
+    seat,
+    seated,
+    tightest,
+    unused,
+)
 
-__all__ = ["Headroom", "MemoryTempo", "ScopeLimits", "Tempo", "TempoAsk", "Window"]
-
-LEASE_MS = 60_000
 TIDY_MOST = 256
 """Buckets looked at for dropping in one call: several times what a call can add, and brief."""
 
@@ -34,57 +40,17 @@ Key = tuple[str, str, str]
 """Scope, id, the limit's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class TempoAsk:
-    """`output_tokens` over all choices: drawn in full, what was not used comes back."""
-
-    request_id: str
-    scopes: tuple[ScopeLimits, ...]
-    input_tokens: int
-    output_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Headroom:
-    """The most constrained bucket of each kind; None where nothing limits it."""
-
-    requests: Window | None
-    tokens: Window | None
-
-
-class Tempo(Protocol):
-    """What memory does today and Redis will: the same calls, the same answers (tests/twins)."""
-
-    @property
-    def leases(self) -> int:
-        """Requests that are admitted now, as far as this process knows; at rest none."""
-        ...
-
-    async def admit(self, ask: TempoAsk) -> Allow[Headroom] | Deny: ...
-
-    async def refund(self, request_id: str) -> None:
-        """A later step refused: everything back, as if never asked."""
-        ...
-
-    async def release(self, request_id: str, output_tokens_used: int) -> None:
-        """The request ended: its leases are free, unused output tokens come back."""
-        ...
-
-    async def renew(self, request_ids: Iterable[str]) -> tuple[str, ...]:
-        """Keep leases; returns those that had lapsed or were never taken."""
-        ...
-
-    async def headroom(self, scopes: tuple[ScopeLimits, ...]) -> Headroom: ...
-
-
 @dataclass(slots=True)
 class _Admitted:
     ask: TempoAsk
+    answer: Allow[Headroom]
     until_ms: int
 
 
 class MemoryTempo:
-    """One process's tempo.  `clock_ms` is monotonic."""
+    """`clock_ms` is monotonic."""
+
+    trouble = None
 
     def __init__(self, clock_ms: Callable[[], int], *, lease_ms: int = LEASE_MS) -> None:
         self._clock_ms = clock_ms
@@ -101,42 +67,34 @@ class MemoryTempo:
 
     async def admit(self, ask: TempoAsk) -> Allow[Headroom] | Deny:
         now_ms = self._tidy()
-        if ask.request_id in self._live:
-            return Allow(self._headroom(ask.scopes, now_ms))
-        keys, draws = self._draws(ask, now_ms)
+        if known := self._live.get(ask.request_id):
+            return known.answer
+        asked = tuple(costs(ask.scopes, ask))
         seats = [
-            Seat(s.scope, s.limits.concurrent, len(self._seats.get((s.scope, s.id), ())))
-            for s in ask.scopes
-            if s.limits.concurrent is not None
+            seat(scope, limit, len(self._seats.get((scope.scope, scope.id), ())))
+            for scope, limit in seated(ask.scopes)
         ]
-        verdict = admit(draws, seats, now_ms)
+        verdict = admit(self._draws(asked, now_ms), seats, now_ms)
         if isinstance(verdict, Deny):
             return verdict
-        for key, draw, bucket in zip(keys, draws, verdict.value, strict=True):
-            if draw.cost:
-                self._store(key, bucket, Rate.of(draw.limit), now_ms)
-        for scope in ask.scopes:
-            if scope.limits.concurrent is not None:
-                self._seats.setdefault((scope.scope, scope.id), set()).add(ask.request_id)
-        self._live[ask.request_id] = _Admitted(ask, now_ms + self._lease_ms)
-        return Allow(self._headroom(ask.scopes, now_ms))
+        for cost, bucket in zip(asked, verdict.value, strict=True):
+            if cost.tokens:
+                self._store(_key(cost), bucket, Rate.of(cost.limit), now_ms)
+        for scope, _ in seated(ask.scopes):
+            self._seats.setdefault((scope.scope, scope.id), set()).add(ask.request_id)
+        answer = Allow(tightest(asked, verdict.value, now_ms))
+        self._live[ask.request_id] = _Admitted(ask, answer, now_ms + self._lease_ms)
+        return answer
 
     async def refund(self, request_id: str) -> None:
         now_ms = self._tidy()
         if admitted := self._leave(request_id):
-            ask = admitted.ask
-            for scope in ask.scopes:
-                for name, limit, taken in _costs(scope.limits, ask):
-                    self._give((scope.scope, scope.id, name), limit, taken, now_ms)
+            self._give(costs(admitted.ask.scopes, admitted.ask), now_ms)
 
     async def release(self, request_id: str, output_tokens_used: int) -> None:
         now_ms = self._tidy()
         if admitted := self._leave(request_id):
-            unused = max(0, admitted.ask.output_tokens - output_tokens_used)
-            for scope in admitted.ask.scopes:
-                if scope.limits.output_tpm is not None:
-                    key = (scope.scope, scope.id, "output_tpm")
-                    self._give(key, scope.limits.output_tpm, unused, now_ms)
+            self._give(unused(admitted.ask, output_tokens_used), now_ms)
 
     async def renew(self, request_ids: Iterable[str]) -> tuple[str, ...]:
         now_ms = self._tidy()
@@ -149,8 +107,10 @@ class MemoryTempo:
                 lost.append(request_id)
         return tuple(lost)
 
-    async def headroom(self, scopes: tuple[ScopeLimits, ...]) -> Headroom:
-        return self._headroom(scopes, self._tidy())
+    async def headroom(self, tenant: str, scopes: tuple[ScopeLimits, ...]) -> Headroom:
+        now_ms = self._tidy()
+        limited = tuple(costs(scopes))
+        return tightest(limited, (self._bucket(each, now_ms) for each in limited), now_ms)
 
     def statistics(self) -> dict[str, int]:
         """Sizes, for metrics and the leak checks of the tests."""
@@ -161,21 +121,14 @@ class MemoryTempo:
             "live": len(self._live),
         }
 
-    def _draws(self, ask: TempoAsk, now_ms: int) -> tuple[list[Key], list[Draw]]:
-        keys: list[Key] = []
-        draws: list[Draw] = []
-        for scope in ask.scopes:
-            for name, limit, cost in _costs(scope.limits, ask):
-                key = (scope.scope, scope.id, name)
-                keys.append(key)
-                draws.append(Draw(scope.scope, name, limit, cost, self._bucket(key, limit, now_ms)))
-        return keys, draws
+    def _draws(self, asked: Sequence[Cost], now_ms: int) -> list[Draw]:
+        return [cost.draw(self._bucket(cost, now_ms)) for cost in asked]
 
-    def _bucket(self, key: Key, limit: int, now_ms: int) -> Bucket:
-        if limit <= 0:
+    def _bucket(self, cost: Cost, now_ms: int) -> Bucket:
+        if cost.limit <= 0:
             return Bucket(0, now_ms)  # nothing ever lies ready; admission refuses any cost
-        kept = self._buckets.get(key)
-        return kept[0] if kept else full(Rate.of(limit), now_ms)
+        kept = self._buckets.get(_key(cost))
+        return kept[0] if kept else full(Rate.of(cost.limit), now_ms)
 
     def _store(self, key: Key, bucket: Bucket, rate: Rate, now_ms: int) -> None:
         if key not in self._buckets:
@@ -183,10 +136,12 @@ class MemoryTempo:
             heapq.heappush(self._full_at, (now_ms + reset_ms, key))
         self._buckets[key] = (bucket, rate)
 
-    def _give(self, key: Key, limit: int, tokens: int, now_ms: int) -> None:
-        if tokens and (kept := self._buckets.get(key)):  # dropped: it is full already
-            rate = Rate.of(limit)
-            self._buckets[key] = (give(kept[0], rate, tokens, now_ms), rate)
+    def _give(self, back: Iterable[Cost], now_ms: int) -> None:
+        for cost in back:
+            key = _key(cost)
+            if cost.tokens and (kept := self._buckets.get(key)):  # dropped: it is full already
+                rate = Rate.of(cost.limit)
+                self._buckets[key] = (give(kept[0], rate, cost.tokens, now_ms), rate)
 
     def _leave(self, request_id: str) -> _Admitted | None:
         admitted = self._live.pop(request_id, None)
@@ -217,29 +172,6 @@ class MemoryTempo:
                 del self._buckets[key]
         return now_ms
 
-    def _headroom(self, scopes: tuple[ScopeLimits, ...], now_ms: int) -> Headroom:
-        requests: list[Window] = []
-        tokens: list[Window] = []
-        for scope in scopes:
-            for name, limit, _ in _costs(scope.limits, None):
-                bucket = self._bucket((scope.scope, scope.id, name), limit, now_ms)
-                window = (
-                    headroom(bucket, Rate.of(limit), now_ms) if limit > 0 else Window(limit, 0, 0)
-                )
-                (requests if name == "rpm" else tokens).append(window)
-        return Headroom(_tightest(requests), _tightest(tokens))
 
-
-def _costs(limits: Limits, ask: TempoAsk | None) -> Iterator[tuple[str, int, int]]:
-    """Name, limit, and what `ask` draws, of each rate that is limited."""
-    for name, limit, cost in (
-        ("rpm", limits.rpm, 1),
-        ("input_tpm", limits.input_tpm, ask.input_tokens if ask else 0),
-        ("output_tpm", limits.output_tpm, ask.output_tokens if ask else 0),
-    ):
-        if limit is not None:
-            yield name, limit, cost
-
-
-def _tightest(windows: list[Window]) -> Window | None:
-    return min(windows, key=lambda window: (window.remaining, window.limit), default=None)
+def _key(cost: Cost) -> Key:
+    return cost.scope.scope, cost.scope.id, cost.limit_name

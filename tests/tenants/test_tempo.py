@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from policies.facts import Limits
 from policies.verdict import Allow
-from tenants.tempo import TIDY_MOST, MemoryTempo, ScopeLimits, TempoAsk
+from tenants.tempo import MemoryTempo, ScopeLimits, TempoAsk
+from tenants.tempo.memory import TIDY_MOST
 from tests.tenants.house import Clock, run
 
 
@@ -28,7 +29,7 @@ def test_21_concurrent_admissions_never_exceed_burst_and_rate() -> None:
 
         async def admitted(first: int) -> int:
             asked = (
-                TempoAsk(f"r{i}", (*scope(f"u{i}", Limits(rpm=5)), shared), 1, 10)
+                TempoAsk(f"r{i}", "acme", (*scope(f"u{i}", Limits(rpm=5)), shared), 1, 10)
                 for i in range(first, first + 200)
             )
             verdicts = await asyncio.gather(*map(tempo.admit, asked))
@@ -48,12 +49,12 @@ def test_idle_users_are_forgotten() -> None:
         limits = Limits(rpm=60, output_tpm=6000, concurrent=4)
         users = 600
         for user in range(users):
-            await tempo.admit(TempoAsk(f"r{user}", scope(f"u{user}", limits), 1, 1))
+            await tempo.admit(TempoAsk(f"r{user}", "acme", scope(f"u{user}", limits), 1, 1))
             await tempo.release(f"r{user}", 1)
         assert tempo.statistics()["buckets"] == 2 * users
         clock.ms += 60_000
         for _ in range(2 * users // TIDY_MOST + 1):
-            await tempo.headroom(())
+            await tempo.headroom("acme", ())
         assert tempo.statistics() == {"buckets": 0, "scheduled": 0, "seats": 0, "live": 0}
 
     run(test)
@@ -67,7 +68,7 @@ def test_memory_follows_the_last_minute_and_not_all_users_ever() -> None:
         most = 0
         for user in range(1_500):
             clock.ms += 60  # as many as a thousand a minute
-            await tempo.admit(TempoAsk(f"r{user}", scope(f"u{user}", limits), 1, 1))
+            await tempo.admit(TempoAsk(f"r{user}", "acme", scope(f"u{user}", limits), 1, 1))
             most = max(most, tempo.statistics()["buckets"])
         assert most <= 20  # each refills within a second
         assert tempo.statistics()["live"] <= 1_001  # their leases lapse within a minute
@@ -81,11 +82,11 @@ def test_a_bucket_in_use_is_kept_beyond_its_first_refill() -> None:
         clock = Clock()
         tempo = MemoryTempo(clock)
         who = scope("u", Limits(rpm=2))
-        await tempo.admit(TempoAsk("a", who, 1, 1))
+        await tempo.admit(TempoAsk("a", "acme", who, 1, 1))
         clock.ms += 20_000
-        await tempo.admit(TempoAsk("b", who, 1, 1))
+        await tempo.admit(TempoAsk("b", "acme", who, 1, 1))
         clock.ms += 10_000
-        room = (await tempo.headroom(who)).requests
+        room = (await tempo.headroom("acme", who)).requests
         assert room is not None
         assert (room.remaining, room.reset_ms) == (1, 30_000)
         assert tempo.statistics()["buckets"] == 1
@@ -110,7 +111,7 @@ def test_after_everything_has_ended_nothing_is_left(seed: int) -> None:
             match rng.randrange(5):
                 case 0 | 1:
                     ids.append(f"r{step}")
-                    ask = TempoAsk(ids[-1], (*scope("u", Limits(rpm=9)), whole), 1, 50)
+                    ask = TempoAsk(ids[-1], "t", (*scope("u", Limits(rpm=9)), whole), 1, 50)
                     await tempo.admit(ask)
                 case 2 if ids:
                     await tempo.refund(rng.choice(ids))
@@ -121,7 +122,7 @@ def test_after_everything_has_ended_nothing_is_left(seed: int) -> None:
             counts = tempo.statistics()
             assert counts["seats"] == counts["live"] <= 3
         clock.ms += 120_000
-        await tempo.headroom(())
+        await tempo.headroom("acme", ())
         assert set(tempo.statistics().values()) == {0}
 
     run(test)
