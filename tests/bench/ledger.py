@@ -46,9 +46,16 @@ def check(answers: Sequence[Answer], billed: Used, leftovers: Mapping[str, int])
         input_tokens=sum(a.input_tokens for a in whole),
         output_tokens=sum(a.output_tokens for a in whole),
     )
+    return compare(received, billed, leftovers, broken=[a.error or "?" for a in broken])
+
+
+def compare(
+    received: Used, billed: Used, leftovers: Mapping[str, int], *, broken: Sequence[str] = ()
+) -> Verdict:
+    """The same of sums.  `broken`: why each answer that did not end whole did not."""
     faults: list[str] = []
     if broken:
-        faults.append(f"{len(broken)} answers broke ({broken[0].error})")
+        faults.append(f"{len(broken)} answers broke ({broken[0]})")
     for name in ("requests", "input_tokens", "output_tokens"):
         ours, theirs = getattr(received, name), getattr(billed, name)
         if ours != theirs:
