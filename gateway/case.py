@@ -20,7 +20,7 @@ from policies.price import Charge
 from policies.scope.labels import Label
 from security.audit import AuditEvent
 from security.pseudonyms import Pseudonyms
-from tenants.ledger import Hold
+from tenants.asks import Hold
 from tenants.scopes import Dimensions
 from tenants.tempo import Headroom
 from tenants.usage import UsageRecord

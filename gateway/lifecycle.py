@@ -34,7 +34,7 @@ from policies.limits import Sized
 from policies.price import for_class
 from policies.verdict import Allow, Deny, Reason
 from security.audit import AuditUnavailable
-from tenants.ledger import Hold, HoldAsk
+from tenants.asks import Hold, HoldAsk
 from tenants.scopes import Dimensions, budget_accounts, dimensions, scope_limits
 from tenants.store import StoreUnavailable
 from tenants.tempo import TempoAsk

@@ -19,7 +19,7 @@ from gateway.recording import ensure_secrets
 from gateway.settings import Mode, Settings, SettingsError, facts, load
 from policies.price import PriceList
 from security.audit import AuditEvent
-from tenants.ledger import BookFault
+from tenants.asks import BookFault
 
 AT_START = ("listen", "state", "audit", "models", "webhooks")
 

@@ -11,22 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection
 
 from policies.facts import Meters, Price
 from policies.verdict import Allow, Deny
-from tenants import ledger, reports, usage, windows
-from tenants.ledger import (
+from tenants import leases, ledger, prices, reports, usage, windows
+from tenants.asks import (
     LEASE_S,
-    SWEEP_MOST,
+    Ask,
     BookFault,
     Hold,
     HoldAsk,
+    SettleAsk,
     Settled,
     Swept,
+    VoidAsk,
 )
 from tenants.reports import Explanation, UsageRow
 from tenants.scopes import BudgetAccount, Dimensions
@@ -49,6 +52,10 @@ __all__ = [
 ]
 
 
+HOLD_S = 10
+"""Nobody waits longer to hear whether a hold was made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Balance:
     """One budget now.  `resets_at_s`: when its window ends; None for `total`; for a rolling window
@@ -66,61 +73,62 @@ class Balance:
 
 
 class Book:
-    """`owner` names this process, anew at each start; `clock_ms` is wall time."""
+    """`owner` names this process, anew at each start; `clock_ms` is wall time, which decides where the
+    database has no clock of its own."""
 
     def __init__(self, store: Store, *, owner: str, clock_ms: Callable[[], int]) -> None:
         self._store = store
         self._owner = owner
-        self._clock_ms = clock_ms
+        self._now_ms = store.clock_ms(clock_ms)
+        self._published: Mapping[str, Price] = {}
+        self._doubtful: set[str] = set()
 
-    async def publish_prices(self, prices: Iterable[Price]) -> None:
+    async def publish_prices(self, published: Iterable[Price]) -> None:
         """Keep the price list.  BookFault where one that is kept already has changed."""
-        kept = tuple(prices)
-
-        def op(conn: Connection) -> None:
-            for price in kept:
-                ledger.keep_price(conn, price)
-
-        await self._store.write(op)
+        kept = tuple(published)
+        await self._store.write(lambda conn: prices.keep(conn, kept))
+        self._published = {**self._published, **{price.id: price for price in kept}}
 
     async def hold(self, ask: HoldAsk) -> Allow[Hold] | Deny:
-        """Reserve, or Deny(BUDGET_SPENT).  A caller cancelled while waiting leaves no hold behind.
-        Raises StoreUnavailable: then nobody knows, and `void` it when the store is back."""
+        """Reserve, or Deny(BUDGET_SPENT).  A caller cancelled while waiting leaves no hold behind, nor
+        one that heard StoreUnavailable: nobody knows then, and it is voided when the store is back."""
         try:
-            return await self._store.write(
-                lambda conn: ledger.hold(conn, ask, owner=self._owner, now_ms=self._clock_ms())
-            )
+            async with asyncio.timeout(HOLD_S):
+                verdict: Allow[Hold] | Deny = await self._store.ask(self._turn, ask)
+                return verdict
+        except TimeoutError as why:
+            self._undo(ask.request_id)
+            raise StoreUnavailable(
+                f"the store did not answer within {HOLD_S} s; try again"
+            ) from why
+        except StoreUnavailable:
+            self._doubtful.add(ask.request_id)
+            raise
         except asyncio.CancelledError:
-            # In submission order, so after the hold that may still be on its way.
-            with contextlib.suppress(StoreUnavailable):  # then its lease ends it
-                self._store.write_soon(
-                    lambda conn: ledger.void(conn, ask.request_id, None, now_ms=self._clock_ms())
-                )
+            self._undo(ask.request_id)
             raise
 
     async def mark_dispatched(self, request_id: str) -> bool:
         """For holds asked with `dispatched=False`.  False: it may not start."""
         return await self._store.write(
-            lambda conn: ledger.mark_dispatched(conn, request_id, now_ms=self._clock_ms())
+            lambda conn: leases.mark_dispatched(conn, request_id, now_ms=self._now_ms(conn))
         )
 
     async def settle(
         self, request_id: str, meters: Meters, record: UsageRecord | None = None
     ) -> Settled:
         """Bill, once; also when the caller is cancelled meanwhile.  A repeat hears the first result."""
-        return await self._store.write(
-            lambda conn: ledger.settle(conn, request_id, meters, record, now_ms=self._clock_ms())
-        )
+        settled: Settled = await self._store.ask(self._turn, SettleAsk(request_id, meters, record))
+        return settled
 
     async def void(self, request_id: str, record: UsageRecord | None = None) -> bool:
         """Nothing ran.  False where there was nothing to void."""
-        return await self._store.write(
-            lambda conn: ledger.void(conn, request_id, record, now_ms=self._clock_ms())
-        )
+        voided: bool = await self._store.ask(self._turn, VoidAsk(request_id, record))
+        return voided
 
     async def record(self, record: UsageRecord) -> bool:
         """Keep the record of a request that never reached a hold, for `explain`."""
-        return await self._store.write(lambda conn: usage.record(conn, record))
+        return bool(await self._store.write(lambda conn: usage.keep(conn, [record])))
 
     async def renew(self, request_ids: Iterable[str], *, lease_s: int = LEASE_S) -> tuple[str, ...]:
         """Keep leases of running requests; returns ids that are held no longer."""
@@ -128,20 +136,39 @@ class Book:
         if not ids:
             return ()
         return await self._store.write(
-            lambda conn: ledger.renew(conn, ids, lease_s=lease_s, now_ms=self._clock_ms())
+            lambda conn: leases.renew(conn, ids, lease_s=lease_s, now_ms=self._now_ms(conn))
         )
 
     async def sweep(self) -> Swept:
-        """Resolve holds whose lease lapsed.  Call every few seconds."""
-        return await self._store.write(
-            lambda conn: ledger.sweep(conn, now_ms=self._clock_ms(), most=SWEEP_MOST)
-        )
+        """Resolve holds whose lease lapsed, and those of which nobody knew whether they were made.
+        Call every few seconds."""
+        for request_id in tuple(self._doubtful):
+            await self.void(request_id)
+            self._doubtful.discard(request_id)
+        return await self._store.write(lambda conn: leases.sweep(conn, now_ms=self._now_ms(conn)))
 
     async def recover(self) -> Swept:
-        """Once at start, before serving: resolve the holds of processes that are no more."""
+        """Once at start, before serving: resolve the holds of processes that are no more.  Where others
+        write too, nobody knows whose process is no more until its leases lapse."""
+        if self._store.shared:
+            return await self.sweep()
         return await self._store.write(
-            lambda conn: ledger.recover(conn, owner=self._owner, now_ms=self._clock_ms())
+            lambda conn: leases.recover(conn, owner=self._owner, now_ms=self._now_ms(conn))
         )
+
+    def _turn(self, conn: Connection, asks: Sequence[Ask]) -> list[Any]:
+        return ledger.turn(
+            conn,
+            asks,
+            owner=self._owner,
+            now_ms=self._now_ms(conn),
+            published=self._published,
+        )
+
+    def _undo(self, request_id: str) -> None:
+        """After the hold that may still be on its way, since what waits is done in order."""
+        with contextlib.suppress(StoreUnavailable):  # then its lease ends it
+            self._store.ask_soon(self._turn, VoidAsk(request_id))
 
     async def open_holds(self) -> int:
         """How many reservations are HELD now; at rest none (MONEY.md §1, invariant 10)."""
@@ -151,7 +178,7 @@ class Book:
         wanted = tuple(accounts)
 
         def op(conn: Connection) -> tuple[Balance, ...]:
-            now_s = self._clock_ms() // 1000
+            now_s = self._now_ms(conn) // 1000
             return tuple(_balance(windows.peek(conn, account, now_s)) for account in wanted)
 
         return await self._store.read(op)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from policies.price import Charge, Line, Meter
 from tenants import schema
 
-AVAILABLE, ON_HOLD, SPEND = "available", "held", "spend"
-"""A tenant's accounts."""
+AVAILABLE, SPEND = "available", "spend"
+"""A tenant's accounts.  What is held is not among them: that is its reservations."""
 
 USAGE, ESTIMATE, REVERSAL = "usage", "estimate", "reversal"
 """What a line is: measured, assumed when a hold expired, or the assumption taken back."""
@@ -24,65 +24,80 @@ USAGE, ESTIMATE, REVERSAL = "usage", "estimate", "reversal"
 _E = schema.usage_event
 _POST = insert(schema.ledger_entry)
 _LINES = insert(_E)
+_LINES_OF = select(_E).where(
+    _E.c.request_id.in_(bindparam("ids", expanding=True)), _E.c.entry.in_([USAGE, ESTIMATE])
+)
+_BILLED_AS = {"SETTLED": USAGE, "EXPIRED": ESTIMATE}
 
 
-def transfer(
-    conn: Connection,
-    row: Mapping[Any, Any],
-    kind: str,
-    debit: str,
-    credit: str,
-    amount: int,
-    now_ms: int,
-) -> None:
-    """Unique by request and kind, so that none can be posted twice.  Nothing moves nothing."""
-    if amount <= 0:
-        return
-    conn.execute(
-        _POST,
-        {
-            "transfer_id": f"{row['request_id']}/{kind}",
-            "request_id": row["request_id"],
-            "tenant": row["tenant"],
-            "kind": kind,
-            "debit": debit,
-            "credit": credit,
-            "amount": amount,
-            "at_ms": now_ms,
-            "effective_ms": row["at_ms"],
-        },
-    )
+class Postings:
+    """What a turn appends, gathered until it is written."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._transfers: list[dict[str, Any]] = []
+        self._lines: list[dict[str, Any]] = []
+
+    def transfer(
+        self, row: Mapping[Any, Any], kind: str, debit: str, credit: str, amount: int
+    ) -> None:
+        """Unique by request and kind, so that none can be posted twice.  Nothing moves nothing."""
+        if amount <= 0:
+            return
+        self._transfers.append(
+            {
+                "transfer_id": f"{row['request_id']}/{kind}",
+                "request_id": row["request_id"],
+                "tenant": row["tenant"],
+                "kind": kind,
+                "debit": debit,
+                "credit": credit,
+                "amount": amount,
+                "at_ms": self._now_ms,
+                "effective_ms": row["at_ms"],
+            }
+        )
+
+    def lines(self, row: Mapping[Any, Any], entry: str, of: Iterable[Line]) -> None:
+        self._lines += [
+            {
+                "request_id": row["request_id"],
+                "attempt": 0,
+                "meter": line.meter.value,
+                "entry": entry,
+                "tokens": line.tokens,
+                "price_id": row["price_id"],
+                "unit_price": line.unit_price,
+                "nano_usd": line.nano_usd,
+                "at_ms": self._now_ms,
+            }
+            for line in of
+        ]
+
+    def write(self, conn: Connection) -> None:
+        if self._transfers:
+            conn.execute(_POST, self._transfers)
+        if self._lines:
+            conn.execute(_LINES, self._lines)
 
 
-def lines(
-    conn: Connection, row: Mapping[Any, Any], entry: str, of: Iterable[Line], now_ms: int
-) -> None:
-    values = [
-        {
-            "request_id": row["request_id"],
-            "attempt": 0,
-            "meter": line.meter.value,
-            "entry": entry,
-            "tokens": line.tokens,
-            "price_id": row["price_id"],
-            "unit_price": line.unit_price,
-            "nano_usd": line.nano_usd,
-            "at_ms": now_ms,
-        }
-        for line in of
-    ]
-    if values:
-        conn.execute(_LINES, values)
+def charges(conn: Connection, rows: Iterable[Mapping[Any, Any]]) -> dict[str, Charge]:
+    """What stands against each of these reservations that was billed: measured, or estimated still."""
+    billed = {row["request_id"]: row for row in rows if row["state"] in _BILLED_AS}
+    if not billed:
+        return {}
+    lines: dict[str, dict[str, Line]] = {request_id: {} for request_id in billed}
+    for each in conn.execute(_LINES_OF, {"ids": sorted(billed)}):
+        if each.entry == _BILLED_AS[billed[each.request_id]["state"]]:
+            lines[each.request_id][each.meter] = Line(
+                Meter(each.meter), each.tokens, each.unit_price, each.nano_usd
+            )
+    return {
+        request_id: _charge(billed[request_id]["price_id"], by_meter)
+        for request_id, by_meter in lines.items()
+    }
 
 
-def charge_of(conn: Connection, row: Mapping[Any, Any], entry: str = USAGE) -> Charge:
-    found = conn.execute(
-        select(_E).where(_E.c.request_id == row["request_id"], _E.c.entry == entry)
-    ).mappings()
-    by_meter = {each["meter"]: each for each in found}
-    lines = tuple(
-        Line(meter, each["tokens"], each["unit_price"], each["nano_usd"])
-        for meter in Meter
-        if (each := by_meter.get(meter.value)) is not None
-    )
-    return Charge(row["price_id"], lines, sum(line.nano_usd for line in lines))
+def _charge(price_id: str, by_meter: Mapping[str, Line]) -> Charge:
+    lines = tuple(by_meter[meter.value] for meter in Meter if meter.value in by_meter)
+    return Charge(price_id, lines, sum(line.nano_usd for line in lines))

@@ -5,7 +5,7 @@ Refuses to know: text, prices.  Counts, spans and reasons only; nothing of a pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ _PLAIN = tuple(name for name in UsageRecord.__dataclass_fields__ if name not in 
 
 _INSERT = insert(schema.request)
 _KNOWN = select(schema.request.c.request_id).where(
-    schema.request.c.request_id == bindparam("request_id")
+    schema.request.c.request_id.in_(bindparam("ids", expanding=True))
 )
 
 
@@ -64,14 +64,22 @@ def dims_row(dims: Dimensions) -> dict[str, Any]:
     return {name: getattr(dims, name) for name in _DIMS}
 
 
-def record(conn: Connection, usage: UsageRecord) -> bool:
-    """The first record of a request stands; False for any later one."""
-    if conn.execute(_KNOWN, {"request_id": usage.request_id}).first() is not None:
-        return False
-    row = dims_row(usage.dims) | {name: getattr(usage, name) for name in _PLAIN}
-    row["trace"] = msgspec.json.encode(usage.trace).decode()
-    conn.execute(_INSERT, row)
-    return True
+def keep(conn: Connection, records: Sequence[UsageRecord]) -> int:
+    """The first record of a request stands.  Returns how many were new."""
+    if not records:
+        return 0
+    first = {record.request_id: record for record in reversed(records)}
+    for known in conn.execute(_KNOWN, {"ids": sorted(first)}).scalars():
+        del first[known]
+    if first:
+        conn.execute(_INSERT, [_row(record) for record in first.values()])
+    return len(first)
+
+
+def _row(record: UsageRecord) -> dict[str, Any]:
+    row = dims_row(record.dims) | {name: getattr(record, name) for name in _PLAIN}
+    row["trace"] = msgspec.json.encode(record.trace).decode()
+    return row
 
 
 def read(conn: Connection, request_id: str) -> UsageRecord | None:

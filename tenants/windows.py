@@ -2,19 +2,17 @@
 
 Refuses to know: what a reservation costs (ledger).  Source: MONEY.md §1, invariants 1, 6 and 15.
 
-A row counts exactly the reservations that were made within its window under its account.  It is a
-running total and nothing else: a budget that is set in the middle of a month begins with what the
-month has cost already, a budget whose window is changed likewise, and nothing is inherited from
-another window.  A row that is not in use counts nothing, so none outlives its use: opening another
-window drops it, and so does a restart, which may have taken the budget away.
-`reservation_window` remembers where each reservation is counted.
+A row counts exactly the reservations that were made within its window under its account, whoever asked
+for the budget and whether anybody still does.  So where a reservation is counted follows from itself; a
+budget that is set in the middle of a month begins with what the month has cost already, nothing is
+inherited from another window, and a row can be dropped at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import (
@@ -25,22 +23,21 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    exists,
     func,
-    insert,
     literal,
     or_,
     select,
     update,
 )
 
-from policies.budget import HOUR_S, Account, Span, window_at
+from policies.budget import HOUR_S, ROLLING_SLOTS, Account, Span, window_at
 from policies.facts import Budget
 from policies.price import NANO_USD_MAX
 from tenants import schema
-from tenants.scopes import BudgetAccount
+from tenants.scopes import SCOPES, BudgetAccount
+from tenants.sql import insert_new
 
-_W, _R, _RW = schema.budget_window, schema.reservation, schema.reservation_window
+_W, _R = schema.budget_window, schema.reservation
 _K = schema.api_key
 _ACCOUNT = {
     "user": _R.c.user_account,
@@ -48,45 +45,172 @@ _ACCOUNT = {
     "tenant": _R.c.tenant,
 }
 
-ROLLING_KEPT_S = 7 * 86_400
-"""Hour slots are dropped after a week: no guard counts them, and the reservations remain."""
+KEPT_S = 7 * 86_400
+"""Rows are dropped a week after their window: no guard counts them, and the reservations remain."""
 
 
-_NO_GUARD = 2**63 - 1
+class Place(NamedTuple):
+    """An account: what a budget is kept for."""
+
+    scope: str
+    account: str
+
 
 # Built once: putting a statement together costs more than running it.
-_ROWS = select(_W.c.window_id, _W.c.spent, _W.c.held).where(
-    _W.c.scope == bindparam("scope"),
-    _W.c.account == bindparam("account"),
-    _W.c.window_id.in_(bindparam("ids", expanding=True)),
+_ROWS = (
+    select(_W)
+    .where(
+        _W.c.scope.in_(bindparam("scopes", expanding=True)),
+        _W.c.account.in_(bindparam("accounts", expanding=True)),
+        or_(_W.c.end_s.is_(None), _W.c.end_s > bindparam("since_s")),
+    )
+    .order_by(_W.c.scope, _W.c.account, _W.c.window_id)
 )
-_ENTER = (
+_ROWS_LOCKED = _ROWS.with_for_update()
+_MOVE = (
     update(_W)
     .where(
         _W.c.scope == bindparam("of_scope"),
         _W.c.account == bindparam("of_account"),
         _W.c.window_id == bindparam("of_window_id"),
-        _W.c.spent + _W.c.held + bindparam("of_amount") <= bindparam("guard"),
     )
     .values(
-        held=_W.c.held + bindparam("of_amount"),
-        limit_nano_usd=bindparam("of_limit"),
-        hard=bindparam("of_hard"),
+        held=_W.c.held + bindparam("more_held"),
+        spent=_W.c.spent + bindparam("more_spent"),
+        limit_nano_usd=bindparam("to_limit"),
+        hard=bindparam("to_hard"),
     )
 )
-_COUNT_HERE = insert(_RW)
-_MOVE = (
-    update(_W)
-    .where(
-        exists().where(
-            _RW.c.request_id == bindparam("of_request"),
-            _RW.c.scope == _W.c.scope,
-            _RW.c.account == _W.c.account,
-            _RW.c.window_id == _W.c.window_id,
-        )
-    )
-    .values(held=_W.c.held + bindparam("more_held"), spent=_W.c.spent + bindparam("more_spent"))
+_OVER = select(func.count()).where(
+    _W.c.scope.in_(bindparam("scopes", expanding=True)),
+    _W.c.account.in_(bindparam("accounts", expanding=True)),
+    _W.c.window_id.in_(bindparam("ids", expanding=True)),
+    _W.c.hard,
+    _W.c.spent + _W.c.held > _W.c.limit_nano_usd,
 )
+
+
+class _Row:
+    """One row, and what the turn adds to it."""
+
+    __slots__ = ("end_s", "guarded", "hard", "held", "limit", "place", "read", "spent", "start_s",
+                 "window_id")  # fmt: skip
+
+    def __init__(self, row: Mapping[Any, Any]) -> None:
+        self.place = Place(row["scope"], row["account"])
+        self.window_id: str = row["window_id"]
+        self.start_s: int = row["start_s"]
+        self.end_s: int | None = row["end_s"]
+        self.limit: int = row["limit_nano_usd"]
+        self.hard: bool = row["hard"]
+        self.spent: int = row["spent"]
+        self.held: int = row["held"]
+        self.read = (self.spent, self.held)
+        self.guarded = False  # a hard budget of this one row has let something through
+
+
+class Windows:
+    """The rows that a turn may change, locked and in memory."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Place, dict[str, _Row]] = {}
+
+    def load(
+        self,
+        conn: Connection,
+        places: Iterable[Place],
+        budgets: Iterable[BudgetAccount],
+        *,
+        since_s: int,
+        now_s: int,
+    ) -> None:
+        """All rows of `places` that end after `since_s`, and every row that `budgets` count by now,
+        made where it lacks.  Locked in one order, whoever asks (MONEY.md §1)."""
+        asked = sorted(set(places))
+        since_s = min(since_s, now_s - ROLLING_SLOTS * HOUR_S)
+        self._read(conn, asked, since_s)
+        lacking = [
+            (budget, slots)
+            for budget in dict.fromkeys(budgets)
+            if (slots := self._lacking(budget, now_s))
+        ]
+        if lacking:
+            _make(conn, lacking)
+            self._read(conn, asked, since_s)
+
+    def account(self, budget: BudgetAccount, now_s: int) -> Account:
+        rows = self._rows[Place(budget.scope, budget.id)]
+        counted = [rows[slot.id] for slot in _slots(span_at(budget, now_s))]
+        spent, held = sum(row.spent for row in counted), sum(row.held for row in counted)
+        return _account(budget, spent, held)
+
+    def admit(self, budget: BudgetAccount, now_s: int) -> None:
+        """Under this budget something was let through: its limit is what the row is guarded by."""
+        span = span_at(budget, now_s)
+        row = self._rows[Place(budget.scope, budget.id)][span.id]
+        row.limit, row.hard = _limit(budget), budget.budget.hard
+        row.guarded = span.since_s == span.start_s and row.hard
+
+    def move(self, places: Iterable[Place], at_s: int, *, held: int, spent: int) -> None:
+        """Add to every row in which a reservation made at `at_s` is counted, whatever the time is now."""
+        for place in places:
+            for row in self._rows.get(place, {}).values():
+                if row.start_s <= at_s and (row.end_s is None or at_s < row.end_s):
+                    row.held += held
+                    row.spent += spent
+
+    def write(self, conn: Connection) -> None:
+        """What has changed.  The guard stands here beside the policy's: one decides, the other refuses
+        to be wrong."""
+        changed = [
+            row
+            for rows in self._rows.values()
+            for row in rows.values()
+            if row.read != (row.spent, row.held) or row.guarded
+        ]
+        if not changed:
+            return
+        moves = [
+            {
+                "of_scope": row.place.scope,
+                "of_account": row.place.account,
+                "of_window_id": row.window_id,
+                "more_spent": row.spent - row.read[0],
+                "more_held": row.held - row.read[1],
+                "to_limit": row.limit,
+                "to_hard": row.hard,
+            }
+            for row in changed
+        ]
+        conn.execute(_MOVE, moves)
+        if guarded := [row for row in changed if row.guarded]:
+            over = conn.execute(
+                _OVER,
+                {
+                    "scopes": sorted({row.place.scope for row in guarded}),
+                    "accounts": sorted({row.place.account for row in guarded}),
+                    "ids": sorted({row.window_id for row in guarded}),
+                },
+            ).scalar_one()
+            assert over == 0, "the budget guard and the policy disagree"
+
+    def _read(self, conn: Connection, places: Sequence[Place], since_s: int) -> None:
+        self._rows = {place: {} for place in places}
+        if not places:
+            return
+        asked = {
+            "scopes": sorted({place.scope for place in places}),
+            "accounts": sorted({place.account for place in places}),
+            "since_s": since_s,
+        }
+        for found in conn.execute(_ROWS_LOCKED, asked).mappings():
+            row = _Row(found)
+            if row.place in self._rows:  # scopes and accounts were asked for each by itself
+                self._rows[row.place][row.window_id] = row
+
+    def _lacking(self, budget: BudgetAccount, now_s: int) -> list[Span]:
+        there = self._rows[Place(budget.scope, budget.id)]
+        return [slot for slot in _slots(span_at(budget, now_s)) if slot.id not in there]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,52 +231,40 @@ def span_at(budget: BudgetAccount, now_s: int) -> Span:
     return window_at(budget.budget, now_s, zone_of(budget.budget))
 
 
-def open_window(conn: Connection, budget: BudgetAccount, now_s: int) -> Opened:
-    """The state of `budget` now; makes the rows that it lacks."""
-    return _state(conn, budget, now_s, make=True)
-
-
 def peek(conn: Connection, budget: BudgetAccount, now_s: int) -> Opened:
-    """The same without making anything."""
-    return _state(conn, budget, now_s, make=False)
+    """The state of `budget` now.  Makes and locks nothing."""
+    span = span_at(budget, now_s)
+    slots = _slots(span)
+    asked = {"scopes": [budget.scope], "accounts": [budget.id], "since_s": span.since_s}
+    rows = {row.window_id: (row.spent, row.held) for row in conn.execute(_ROWS, asked)}
+    lacking = [slot for slot in slots if slot.id not in rows]
+    if lacking:
+        rows.update(_counted(conn, budget, lacking))
+    spent, held = (sum(rows[slot.id][which] for slot in slots) for which in (0, 1))
+    return Opened(_account(budget, spent, held), budget, span)
 
 
-def enter(conn: Connection, request_id: str, opened: Sequence[Opened], amount: int) -> None:
-    """Hold `amount` in every window, or raise: the guard stands in SQL beside the policy's."""
-    for each in opened:
-        budget, span = each.budget, each.span
-        here = {"scope": budget.scope, "account": budget.id, "window_id": span.id}
-        limit = _limit(budget)
-        one_row = budget.budget.hard and span.since_s == span.start_s
-        values = {
-            "of_limit": limit,
-            "of_hard": budget.budget.hard,
-            "of_amount": amount,
-            "guard": limit if one_row else _NO_GUARD,
-        }
-        held = conn.execute(_ENTER, {f"of_{name}": part for name, part in here.items()} | values)
-        assert held.rowcount == 1, "the budget guard and the policy disagree"
-        conn.execute(_COUNT_HERE, {"request_id": request_id, **here})
-
-
-def move(conn: Connection, request_id: str, *, held: int, spent: int) -> None:
-    """Add to every row in which the reservation is counted, whatever the time is now."""
-    conn.execute(_MOVE, {"of_request": request_id, "more_held": held, "more_spent": spent})
-
-
-def forget(conn: Connection) -> None:
-    """Every total is taken anew from the reservations when it is next needed."""
-    conn.execute(delete(_W))
+def successors(conn: Connection, key_ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Each key with those that replaced it: what was reserved by a key that was rotated is spent under
+    its successor's budget too."""
+    next_of: dict[str, str | None] = {}
+    asked = set(key_ids)
+    while asked:
+        found = conn.execute(select(_K.c.id, _K.c.replaced_by).where(_K.c.id.in_(sorted(asked))))
+        next_of.update((row.id, row.replaced_by) for row in found)
+        asked = {after for after in next_of.values() if after and after not in next_of}
+        asked -= {after for after in asked if after in next_of}
+    chains = {}
+    for key_id in set(key_ids):
+        chain = [key_id]
+        while (after := next_of.get(chain[-1])) and after not in chain:
+            chain.append(after)
+        chains[key_id] = tuple(chain)
+    return chains
 
 
 def drop_old(conn: Connection, now_s: int) -> None:
-    conn.execute(
-        delete(_W).where(
-            _W.c.window_id.startswith("rolling_24h/"),
-            _W.c.start_s < now_s - ROLLING_KEPT_S,
-            _W.c.held == 0,
-        )
-    )
+    conn.execute(delete(_W).where(_W.c.end_s < now_s - KEPT_S, _W.c.held == 0))
 
 
 def _account(budget: BudgetAccount, spent: int, held: int) -> Account:
@@ -172,36 +284,6 @@ def _slots(span: Span) -> list[Span]:
         Span(f"{kind}/{start // HOUR_S}", start, start + HOUR_S, start)
         for start in range(span.since_s, span.start_s + 1, HOUR_S)
     ]
-
-
-def _state(conn: Connection, budget: BudgetAccount, now_s: int, *, make: bool) -> Opened:
-    """Sum the rows of the window; those that are not there are counted from the reservations."""
-    span = span_at(budget, now_s)
-    slots = _slots(span)
-    asked = {"scope": budget.scope, "account": budget.id, "ids": [slot.id for slot in slots]}
-    rows = {row[0]: (row[1], row[2]) for row in conn.execute(_ROWS, asked)}
-    lacking = [slot for slot in slots if slot.id not in rows]
-    if lacking:
-        counted = _counted(conn, budget, lacking)
-        rows.update(counted)
-        if make:
-            _leave_others(conn, asked, now_s)
-            _make(conn, budget, lacking, counted)
-    spent, held = (sum(column) for column in zip(*rows.values(), strict=True))
-    return Opened(_account(budget, spent, held), budget, span)
-
-
-def _leave_others(conn: Connection, asked: Mapping[str, Any], now_s: int) -> None:
-    """What this account counted by until now: returning to it counts what happens meanwhile too."""
-    conn.execute(
-        delete(_W).where(
-            _W.c.scope == asked["scope"],
-            _W.c.account == asked["account"],
-            _W.c.start_s <= now_s,
-            or_(_W.c.end_s.is_(None), _W.c.end_s > now_s),
-            _W.c.window_id.not_in(asked["ids"]),
-        )
-    )
 
 
 def _lineage(key_id: str) -> Select[tuple[str]]:
@@ -226,33 +308,27 @@ def _counted(
     conn: Connection, budget: BudgetAccount, slots: Sequence[Span]
 ) -> dict[str, tuple[int, int]]:
     """Spent and held of each slot, by its id, in one query however many they are."""
-    hour = _R.c.at_ms // (HOUR_S * 1000) if len(slots) > 1 else literal(0)
+    several = len(slots) > 1
+    hour = _R.c.at_ms // (HOUR_S * 1000) if several else literal(0)
     held = case((_R.c.state == "HELD", _R.c.amount), else_=0)
     whole = Span("", slots[0].start_s, slots[-1].end_s, slots[0].start_s)
     found = {
         row[0]: (int(row[1]), int(row[2]))
         for row in conn.execute(
-            select(hour, func.sum(_R.c.charge), func.sum(held))
+            select(hour.label("hour"), func.sum(_R.c.charge), func.sum(held))
             .where(_mine(budget, whole))
-            .group_by(hour)
+            .group_by("hour")
         )
     }
-    return {
-        slot.id: found.get(slot.start_s // HOUR_S if len(slots) > 1 else 0, (0, 0))
-        for slot in slots
-    }
+    return {slot.id: found.get(slot.start_s // HOUR_S if several else 0, (0, 0)) for slot in slots}
 
 
-def _make(
-    conn: Connection,
-    budget: BudgetAccount,
-    slots: Sequence[Span],
-    counted: Mapping[str, tuple[int, int]],
-) -> None:
-    """Begin rows with what has happened in them, and remember what is still open there."""
-    conn.execute(
-        insert(_W),
-        [
+def _make(conn: Connection, lacking: Sequence[tuple[BudgetAccount, Sequence[Span]]]) -> None:
+    """Begin rows with what has happened in them; what another has begun meanwhile stands."""
+    rows = []
+    for budget, slots in lacking:
+        counted = _counted(conn, budget, slots)
+        rows += [
             {
                 "scope": budget.scope,
                 "account": budget.id,
@@ -265,23 +341,18 @@ def _make(
                 "held": counted[slot.id][1],
             }
             for slot in slots
-        ],
-    )
-    unsettled = or_(_R.c.state == "HELD", _R.c.state == "EXPIRED")
-    for slot in slots:
-        if counted[slot.id] == (0, 0):
-            continue
-        known = exists().where(  # of an earlier row of the same window
-            _RW.c.request_id == _R.c.request_id,
-            _RW.c.scope == budget.scope,
-            _RW.c.account == budget.id,
-            _RW.c.window_id == slot.id,
-        )
-        conn.execute(
-            insert(_RW).from_select(
-                ["request_id", "scope", "account", "window_id"],
-                select(
-                    _R.c.request_id, literal(budget.scope), literal(budget.id), literal(slot.id)
-                ).where(_mine(budget, slot), unsettled, ~known),
-            )
-        )
+        ]
+    rows.sort(key=lambda row: (row["scope"], row["account"], row["window_id"]))
+    insert_new(conn, _W, rows)
+
+
+def places_of(row: Mapping[Any, Any], keys: Mapping[str, tuple[str, ...]]) -> list[Place]:
+    """The accounts under which a reservation is counted."""
+    found = [Place("key", key) for key in keys.get(row["key_id"], ())]
+    accounts = (row["user_account"], row["project_account"], row["tenant"])
+    found += [
+        Place(scope, account)
+        for scope, account in zip(SCOPES[1:], accounts, strict=True)
+        if account is not None
+    ]
+    return found

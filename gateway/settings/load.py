@@ -83,7 +83,8 @@ def with_state_dir(settings: Settings, state_dir: Path, env: Mapping[str, str]) 
     """Everything the server writes, moved to `state_dir`: whatever lay in the old folder."""
     old = settings.state
     url = old.database_url
-    moved = _moved(Path(url.removeprefix("sqlite:///")), old.dir, state_dir)
+    file = url.removeprefix("sqlite:///")
+    moved = None if file == url else _moved(Path(file), old.dir, state_dir)
     state = State(
         dir=state_dir,
         database_url=url if moved is None else f"sqlite:///{moved}",

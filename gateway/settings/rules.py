@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from gateway.settings import rules_classes
 from gateway.settings.decode import Check
@@ -34,6 +34,8 @@ from gateway.settings.shape import (
 )
 from gateway.settings.units import Address
 
+POSTGRES_OPTIONS = frozenset({"host", "sslmode"})
+"""`host` for the folder of a Unix socket; `sslmode` as libpq spells it."""
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?", re.ASCII)
 
 
@@ -86,22 +88,33 @@ def _state(state: State, path: str) -> Iterator[Fault]:
         yield not_yet(
             f"{path}.redis_url", "a Redis tempo", '"" (tempo in memory)', "Leave it empty."
         )
-    if state.database_url.startswith(("postgresql:", "postgresql+", "postgres:")):
-        yield not_yet(
-            f"{path}.database_url",
-            "a PostgreSQL book",
-            '"sqlite:///PATH"',
-            "Use a SQLite file for now.",
-        )
-    elif not state.database_url.startswith("sqlite:///") or state.database_url in {
-        "sqlite:///",
-        "sqlite:///:memory:",
-    }:
+    url = state.database_url
+    if url.startswith("postgres"):
+        yield from _postgres(url, f"{path}.database_url")
+    elif not url.startswith("sqlite:///") or url in {"sqlite:///", "sqlite:///:memory:"}:
         yield Fault(
             f"{path}.database_url",
             "names no database that keeps money",
-            '"sqlite:///PATH" (three slashes: relative; four: absolute)',
+            '"sqlite:///PATH" (three slashes: relative; four: absolute) or "postgresql://…"',
             'Set database_url = "sqlite:///var/lockgate.db".',
+        )
+
+
+def _postgres(url: str, path: str) -> Iterator[Fault]:
+    """Never shows the URL: there may be a password in it."""
+    expected = '"postgresql://USER:PASSWORD@HOST:PORT/DATABASE"'
+    parts = urlsplit(url)
+    if parts.scheme != "postgresql":
+        yield Fault(path, "has a scheme of its own", expected, "Begin it with postgresql://.")
+    elif len(parts.path) < 2:
+        yield Fault(path, "names no database", expected, "End it with the database's name.")
+    unknown = sorted(set(parse_qs(parts.query, keep_blank_values=True)) - POSTGRES_OPTIONS)
+    if unknown:
+        yield Fault(
+            path,
+            f"has options that are not known: {', '.join(unknown)[:80]}",
+            " and ".join(sorted(POSTGRES_OPTIONS)),
+            "Leave the others out.",
         )
 
 

@@ -96,9 +96,6 @@ DEVICE = re.findall(r"^device .*\n", TEXT, re.MULTILINE)[0]
 NOT_YET = [
     Case("workers = 1 ", "workers = 2 ", "listen.workers", "2 gateway processes"),
     Case('redis_url    = ""', 'redis_url = "redis://h"', "state.redis_url", "Redis"),
-    Case(
-        '"sqlite:///var/lockgate.db"', '"postgresql://h/d"', "state.database_url", "PostgreSQL book"
-    ),
     Case(DEVICE + 'numerics = "fast"', 'device = "cuda"\nnumerics = "invariant"',
          "models[0].numerics", "CUDA"),
     Case(DEVICE + 'numerics = "fast"', 'device = "cuda"\nnumerics = "int8"',
@@ -119,6 +116,11 @@ WRONG = [
     Case('["llm.example.com"]', '["*"]', "listen.hosts[0]", "wildcard"),
     Case('["llm.example.com"]', "[]", "listen.hosts", "length >= 1"),
     Case("cors_origins = []", 'cors_origins = ["*"]', "listen.cors_origins[0]", "an origin"),
+    Case('"sqlite:///var/lockgate.db"', '"postgres://h/d"', "state.database_url", "scheme"),
+    Case('"sqlite:///var/lockgate.db"', '"postgresql://me:pw@h"', "state.database_url", "no database"),
+    Case(
+        '"sqlite:///var/lockgate.db"', '"postgresql://h/d?options=x"', "state.database_url", "options"
+    ),
     Case('"sqlite:///var/lockgate.db"', '"sqlite://"', "state.database_url", "keeps money"),
     Case('"sqlite:///var/lockgate.db"', '"mysql://h"', "state.database_url", "keeps money"),
     Case('numerics = "fast"', 'numerics = "slow"', "models[0].numerics", '"invariant"'),

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+import pytest
 
 from policies.facts import Budget, Price
 from tenants.book import Book, BudgetAccount, Dimensions, HoldAsk, UsageRecord
 from tenants.store import Store
+from tests.servers_postgres import database, needs_postgres
 
 T = TypeVar("T")
 
@@ -46,9 +50,34 @@ def run(test: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return asyncio.run(test())
 
 
+def sqlite_url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+class Where:
+    """Which database the tests open by the path of a file."""
+
+    url: ClassVar[Callable[[Path], str]] = staticmethod(sqlite_url)
+
+
+@pytest.fixture(
+    params=("sqlite", pytest.param("postgresql", marks=(pytest.mark.slow, needs_postgres)))
+)
+def on_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same test on a file, and on a real PostgreSQL that goes by the test's clock."""
+    if request.param == "sqlite":
+        yield
+        return
+    with ExitStack() as stack:
+        made = functools.cache(lambda path: stack.enter_context(database()))
+        monkeypatch.setattr(Where, "url", staticmethod(made))
+        monkeypatch.setattr(Store, "clock_ms", lambda _, ours: lambda conn: ours())
+        yield
+
+
 @contextmanager
 def opened(clock: Clock, path: Path, owner: str = "p1") -> Iterator[Book]:
-    store = Store.open(f"sqlite:///{path}")
+    store = Store.open(Where.url(path))
     try:
         yield Book(store, owner=owner, clock_ms=clock)
     finally:

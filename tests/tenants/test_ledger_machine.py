@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import Connection, case, func, make_url, select, text
 from sqlalchemy.exc import IntegrityError
 
 from policies import budget as budget_policy
@@ -33,10 +33,17 @@ from policies import price as pricing
 from policies.facts import Budget, Meters
 from policies.price import charge, worst_case
 from policies.verdict import Allow, Deny
-from tenants import ledger, postings, reports, schema, store, windows
+from tenants import leases, ledger, postings, reports, schema, windows
+from tenants.asks import Ask, SettleAsk, Settled, Swept, VoidAsk
 from tenants.book import BudgetAccount, Dimensions
+from tenants.schema import versions
 from tenants.scopes import scope_id
+from tenants.store.postgres import PostgresBackend
+from tenants.store.sqlite import SqliteBackend
+from tests.servers_postgres import cluster, needs_postgres
 from tests.tenants.house import _MEMORY, DIMS, NOON_MS, PRICE, ask, record
+
+Judge = Callable[[Any], None]
 
 HELD, SETTLED, VOIDED, EXPIRED = ledger.HELD, ledger.SETTLED, ledger.VOIDED, ledger.EXPIRED
 ODD = replace(PRICE, id="odd", input=333_333, cached_input=500_000, cache_write=1, output=999_999)
@@ -62,32 +69,39 @@ class Seen:
     first: Any = None
 
 
+class Crash(Exception):
+    """The process dies in the middle of a transaction."""
+
+
 class Book(RuleBasedStateMachine):
     """Tight limits, few tenants, so that budgets are nearly always at their edge."""
 
-    most: ClassVar[int] = 120_000
+    most: ClassVar[int] = 60_000
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(dir=_MEMORY if _MEMORY.is_dir() else None))
-        self.engine = store.engine(self.folder / "x.db", write=True)
+        self.backend = self.opened()
         self.now_ms = NOON_MS
         self.owner = 1
         self.seen: dict[str, Seen] = {}
+        self.count = 0
         self.limits = {"user": self.most, "project": self.most, "tenant": 2 * self.most}
         self.highest = dict(self.limits)
-        with self.engine.begin() as conn:
-            schema.prepare(conn)
+        self.backend.commit(versions.prepare)
+
+    def opened(self) -> SqliteBackend | PostgresBackend:
+        return SqliteBackend(self.folder / "x.db", write=True)
 
     def teardown(self) -> None:
         self.now_ms += 10 * DAY_MS
         self.sweep()
         self.crash()
         self.balances_are_what_happened()
-        with self.engine.begin() as conn:
-            held = select(func.coalesce(func.sum(schema.budget_window.c.held), 0))
-            assert conn.execute(held).scalar_one() == 0  # at rest nothing is held
-        self.engine.dispose()
+        held = select(func.coalesce(func.sum(schema.budget_window.c.held), 0))
+        # At rest nothing is held.
+        assert self.backend.commit(lambda conn: conn.execute(held).scalar_one()) == 0
+        self.backend.close()
         shutil.rmtree(self.folder)
 
     def budgets(self, dims: Dimensions) -> tuple[BudgetAccount, ...]:
@@ -102,109 +116,148 @@ class Book(RuleBasedStateMachine):
             for scope in ("tenant", "project", "user")
         )
 
-    @rule(
-        user=st.sampled_from(("alice", "bob")),
-        tenant=st.sampled_from(("acme", "acme", "globex")),
-        prompt=st.integers(0, 100),
-        out=st.integers(1, 90),
-        explicit=st.booleans(),
-        dispatched=st.booleans(),
-        price=st.sampled_from((PRICE, ODD)),
-    )
-    def hold(
-        self,
-        user: str,
-        tenant: str,
-        prompt: int,
-        out: int,
-        explicit: bool,
-        dispatched: bool,
-        price: Any,
-    ) -> None:
-        dims = replace(DIMS, user=user, tenant=tenant)
-        request_id = f"r{len(self.seen)}"
+    def turn(self, *told: tuple[Ask, Judge]) -> None:
+        """All at one moment, and each judged as if they had come one after the other."""
+        answers = self.backend.commit(
+            lambda conn: ledger.turn(
+                conn, [each for each, _ in told], owner=str(self.owner), now_ms=self.now_ms
+            )
+        )
+        for (_, judge), answer in zip(told, answers, strict=True):
+            judge(answer)
+
+    def holding(self, data: st.DataObject) -> tuple[Ask, Judge]:
+        request_id = f"r{self.count}"
+        self.count += 1
+        dims = replace(
+            DIMS,
+            user=data.draw(st.sampled_from(("alice", "bob"))),
+            tenant=data.draw(st.sampled_from(("acme", "acme", "globex"))),
+        )
+        prompt, out = data.draw(st.integers(0, 100)), data.draw(st.integers(1, 90))
+        explicit, dispatched = data.draw(st.booleans()), data.draw(st.booleans())
+        price = data.draw(st.sampled_from((PRICE, ODD)))
+        least = out if explicit else 16
         wanted = ask(
             request_id,
             *self.budgets(dims),
             prompt=prompt,
             out=out,
-            least=out if explicit else 16,
+            least=least,
             dims=dims,
             price=price,
             dispatched=dispatched,
         )
-        rooms = self._rooms(dims)
-        with self.engine.begin() as conn:
-            verdict = ledger.hold(conn, wanted, owner=str(self.owner), now_ms=self.now_ms)
-            again = ledger.hold(conn, wanted, owner=str(self.owner), now_ms=self.now_ms)
-        least = out if explicit else min(out, 16)
-        must = worst_case(price, prompt, least) <= min(rooms.values())
-        assert isinstance(verdict, Allow) is must  # neither false refusals nor false grants
-        if isinstance(verdict, Deny):
-            return
-        assert again == verdict  # one id, one reservation
-        got = verdict.value
-        assert got.amount_nano_usd == worst_case(price, prompt, got.output_tokens)
-        assert least <= got.output_tokens <= out
-        self.seen[request_id] = Seen(
-            dims,
-            price,
-            self.now_ms,
-            self.now_ms + 60_000,
-            prompt,
-            got.output_tokens,
-            got.amount_nano_usd,
-            self.owner,
-            dispatched,
-            dict(self.limits),
-        )
 
-    @precondition(lambda self: self.seen)
-    @rule(data=st.data(), cached=st.integers(0, 100), output=st.integers(0, 90))
-    def settle(self, data: st.DataObject, cached: int, output: int) -> None:
-        """Twice with different numbers: the second hears the first."""
-        request_id = data.draw(st.sampled_from(sorted(self.seen)))
+        def judge(verdict: Any) -> None:
+            must = worst_case(price, prompt, min(least, out)) <= min(self._rooms(dims).values())
+            assert isinstance(verdict, Allow) is must  # neither false refusals nor false grants
+            if isinstance(verdict, Deny):
+                return
+            got = verdict.value
+            assert got.amount_nano_usd == worst_case(price, prompt, got.output_tokens)
+            assert min(least, out) <= got.output_tokens <= out
+            self.seen[request_id] = Seen(
+                dims,
+                price,
+                self.now_ms,
+                self.now_ms + 60_000,
+                prompt,
+                got.output_tokens,
+                got.amount_nano_usd,
+                self.owner,
+                dispatched,
+                dict(self.limits),
+            )
+
+        return wanted, judge
+
+    def settling(self, data: st.DataObject, request_id: str) -> tuple[Ask, Judge]:
         seen = self.seen[request_id]
+        every = st.sampled_from((0, 90))  # nothing, or all that was reserved
+        cached, output = data.draw(st.integers(0, 100)), data.draw(every | st.integers(0, 90))
         cached, output = min(cached, seen.prompt), min(output, seen.output)
         meters = Meters(seen.prompt - cached, cached - cached // 2, cached // 2, output)
-        with self.engine.begin() as conn:
-            said = record(request_id, seen.dims, device_ns=7)
-            first = ledger.settle(conn, request_id, meters, said, now_ms=self.now_ms)
-            again = ledger.settle(conn, request_id, Meters(output=1), None, now_ms=self.now_ms)
-        assert first.charge == again.charge
-        assert again.repeat
-        if seen.state in {HELD, EXPIRED}:
-            assert not first.repeat
-            assert not first.alarm
-            assert first.charge == charge(seen.price, meters)
-            assert first.charge.total_nano_usd <= seen.amount
-            seen.state, seen.first = SETTLED, first.charge
-            seen.charge = first.charge.total_nano_usd
-        elif seen.state == SETTLED:
-            assert first.repeat
-            assert first.charge == seen.first
-        else:
-            assert first.charge.total_nano_usd == 0
+
+        def judge(settled: Settled) -> None:
+            before, seen.state = seen.state, seen.state if seen.state == VOIDED else SETTLED
+            if before in {HELD, EXPIRED}:
+                assert settled == Settled(charge(seen.price, meters))
+                assert settled.charge.total_nano_usd <= seen.amount
+                seen.first, seen.charge = settled.charge, settled.charge.total_nano_usd
+            else:
+                assert settled.repeat
+                assert settled.charge == (seen.first or replace(settled.charge, lines=()))
+
+        return SettleAsk(request_id, meters, record(request_id, seen.dims, device_ns=7)), judge
+
+    def voiding(self, request_id: str) -> tuple[Ask, Judge]:
+        seen = self.seen[request_id]
+
+        def judge(done: bool) -> None:
+            assert done is (seen.state in {HELD, EXPIRED})
+            if done:
+                expired = seen.state == EXPIRED
+                seen.state, seen.charge = (SETTLED if expired else VOIDED), 0
+                seen.first = charge(seen.price, Meters())
+
+        return VoidAsk(request_id), judge
+
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        """Twice: one id, one reservation."""
+        wanted, judge = self.holding(data)
+        heard: list[Any] = []
+
+        def same(answer: Any) -> None:
+            assert answer == heard[0]
+
+        self.turn((wanted, heard.append), (wanted, same))
+        judge(heard[0])
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        """Twice with different numbers: the second hears the first."""
+        request_id = data.draw(st.sampled_from(sorted(self.seen)))
+        asked, judge = self.settling(data, request_id)
+        heard: list[Settled] = []
+
+        def same(answer: Settled) -> None:
+            assert answer.repeat
+            assert answer.charge == heard[0].charge
+
+        self.turn((asked, heard.append), (SettleAsk(request_id, Meters(output=1)), same))
+        judge(heard[0])
 
     @precondition(lambda self: self.seen)
     @rule(data=st.data())
     def void(self, data: st.DataObject) -> None:
-        request_id = data.draw(st.sampled_from(sorted(self.seen)))
-        seen = self.seen[request_id]
-        with self.engine.begin() as conn:
-            done = ledger.void(conn, request_id, None, now_ms=self.now_ms)
-        assert done is (seen.state in {HELD, EXPIRED})
-        if done:
-            expired = seen.state == EXPIRED
-            seen.state, seen.charge = (SETTLED if expired else VOIDED), 0
-            seen.first = charge(seen.price, Meters())
+        self.turn(self.voiding(data.draw(st.sampled_from(sorted(self.seen)))))
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data())
+    def many(self, data: st.DataObject) -> None:
+        """What a busy moment brings, in one commit."""
+        kinds = data.draw(st.lists(st.sampled_from("hhhsv"), min_size=2, max_size=8))
+        ended = data.draw(st.permutations(sorted(self.seen)))
+        told = []
+        for kind in kinds:
+            if kind == "h" or not ended:
+                told.append(self.holding(data))
+            elif kind == "s":
+                told.append(self.settling(data, ended.pop()))
+            else:
+                told.append(self.voiding(ended.pop()))
+        self.turn(*told)
 
     @precondition(lambda self: self.seen)
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
         ids = data.draw(st.lists(st.sampled_from(sorted(self.seen)), unique=True))
-        with self.engine.begin() as conn:
-            lost = ledger.renew(conn, ids, lease_s=60, now_ms=self.now_ms)
+        lost = self.backend.commit(
+            lambda conn: leases.renew(conn, ids, lease_s=60, now_ms=self.now_ms)
+        )
         assert set(lost) == {each for each in ids if self.seen[each].state != HELD}
         for each in set(ids) - set(lost):
             self.seen[each].lease_until_ms = self.now_ms + 60_000
@@ -215,8 +268,7 @@ class Book(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        with self.engine.begin() as conn:
-            swept = ledger.sweep(conn, now_ms=self.now_ms)
+        swept = self.backend.commit(lambda conn: leases.sweep(conn, now_ms=self.now_ms))
         lapsed = {
             each
             for each, seen in self.seen.items()
@@ -227,18 +279,23 @@ class Book(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The process dies in the middle of a transaction; another takes over, twice."""
-        with self.engine.connect() as conn:
-            begun = conn.begin()
-            lost = ask("lost", dims=DIMS)
-            ledger.hold(conn, lost, owner=str(self.owner), now_ms=self.now_ms)
-            begun.rollback()
-        self.engine.dispose()
-        self.engine = store.engine(self.folder / "x.db", write=True)
+        """Another takes over, twice."""
+
+        def half(conn: Connection) -> None:
+            ledger.turn(conn, [ask("lost")], owner=str(self.owner), now_ms=self.now_ms)
+            raise Crash
+
+        with pytest.raises(Crash):
+            self.backend.commit(half)
+        self.backend.close()
+        self.backend = self.opened()
         self.owner += 1
-        with self.engine.begin() as conn:
-            swept = ledger.recover(conn, owner=str(self.owner), now_ms=self.now_ms)
-            assert ledger.recover(conn, owner=str(self.owner), now_ms=self.now_ms) == ledger.Swept()
+
+        def recover(conn: Connection) -> Swept:
+            return leases.recover(conn, owner=str(self.owner), now_ms=self.now_ms)
+
+        swept = self.backend.commit(recover)
+        assert self.backend.commit(recover) == Swept()
         assert set(swept.expired) | set(swept.voided) == {
             each for each, seen in self.seen.items() if seen.state == HELD
         }
@@ -250,19 +307,22 @@ class Book(RuleBasedStateMachine):
 
     @invariant()
     def balances_are_what_happened(self) -> None:
-        with self.engine.begin() as conn:
-            accounts = {
-                account
-                for tenant in ("acme", "globex")
-                for user in ("alice", "bob")
-                for account in self.budgets(replace(DIMS, user=user, tenant=tenant))
-            }
+        accounts = {
+            account
+            for tenant in ("acme", "globex")
+            for user in ("alice", "bob")
+            for account in self.budgets(replace(DIMS, user=user, tenant=tenant))
+        }
+
+        def check(conn: Connection) -> None:
             for account in accounts:
                 self._check_account(conn, account)
             self._check_ledger(conn)
             self._check_reports(conn)
 
-    def _resolved(self, swept: ledger.Swept) -> None:
+        self.backend.commit(check)
+
+    def _resolved(self, swept: Swept) -> None:
         for each in swept.expired:
             seen = self.seen[each]
             assert seen.dispatched
@@ -302,15 +362,17 @@ class Book(RuleBasedStateMachine):
 
     def _check_ledger(self, conn: Connection) -> None:
         table = schema.ledger_entry
-        for name, expected in (
-            ("held", sum(seen.amount for seen in self.seen.values() if seen.state == HELD)),
-            ("spend", sum(seen.charge for seen in self.seen.values())),
-        ):
-            signed = case((table.c.credit == name, table.c.amount), else_=0) - case(
-                (table.c.debit == name, table.c.amount), else_=0
-            )
-            total = conn.execute(select(func.coalesce(func.sum(signed), 0))).scalar_one()
-            assert total == expected, name
+        signed = case((table.c.credit == "spend", table.c.amount), else_=0) - case(
+            (table.c.debit == "spend", table.c.amount), else_=0
+        )
+        total = conn.execute(select(func.coalesce(func.sum(signed), 0))).scalar_one()
+        assert total == sum(seen.charge for seen in self.seen.values())
+        held = select(func.coalesce(func.sum(schema.reservation.c.amount), 0)).where(
+            schema.reservation.c.state == HELD
+        )
+        assert conn.execute(held).scalar_one() == sum(
+            seen.amount for seen in self.seen.values() if seen.state == HELD
+        )
 
     def _check_reports(self, conn: Connection) -> None:
         every = {"from_ms": 0, "to_ms": 2**60, "tenant": None}
@@ -320,9 +382,26 @@ class Book(RuleBasedStateMachine):
             assert sum(row.nano_usd for row in rows) == spent
 
 
-def check(examples: int, steps: int, *, shrink: bool = True) -> None:
+class OnPostgres(Book):
+    """The same on a real PostgreSQL, whose tables are emptied between two examples."""
+
+    def opened(self) -> PostgresBackend:
+        server = cluster()
+        if not server.sql("SELECT 1 FROM pg_database WHERE datname = 'machine'"):
+            server.sql("CREATE DATABASE machine")
+        return PostgresBackend(make_url(server.url("machine")), write=True)
+
+    def teardown(self) -> None:
+        super().teardown()
+        backend = self.opened()
+        names = ", ".join(f'"{each}"' for each in schema.metadata.tables)
+        backend.commit(lambda conn: conn.execute(text(f"TRUNCATE {names}")))
+        backend.close()
+
+
+def check(examples: int, steps: int, *, shrink: bool = True, machine: type[Book] = Book) -> None:
     run_state_machine_as_test(
-        Book,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -346,73 +425,105 @@ def test_the_book_holds() -> None:
     check(40, 30)
 
 
-def _sweep_releases_for_free(patch: pytest.MonkeyPatch) -> None:
-    def expire(conn: Connection, row: Any, now_ms: int) -> None:
-        ledger._leave(conn, row, EXPIRED, 0, now_ms)
-        windows.move(conn, row["request_id"], held=-row["amount"], spent=0)
+@pytest.mark.slow
+@needs_postgres
+def test_the_book_holds_on_postgresql() -> None:
+    check(15, 25, machine=OnPostgres)
 
-    patch.setattr(ledger, "_expire", expire)
+
+Page = ledger._Page
+
+
+def _sweep_releases_for_free(patch: pytest.MonkeyPatch) -> None:
+    def lapse(self: Any, asked: Any) -> str | None:
+        row = self._rows[asked.request_id]
+        if (
+            row["state"] != HELD
+            or (asked.until_ms or row["lease_until_ms"]) < row["lease_until_ms"]
+        ):
+            return None
+        self._leave(row, EXPIRED, 0, held=-row["amount"], spent=0)
+        return EXPIRED
+
+    patch.setattr(Page, "_lapse", lapse)
 
 
 def _no_settle_state_guard(patch: pytest.MonkeyPatch) -> None:
-    find = ledger._find
+    settle = Page._settle
 
-    def always_held(conn: Connection, request_id: str) -> Any:
-        row = find(conn, request_id)
-        return row and dict(row) | {"state": HELD}
+    def always_held(self: Any, request_id: str, *more: Any) -> Any:
+        if request_id in self._rows:
+            self._rows[request_id]["state"] = HELD
+        return settle(self, request_id, *more)
 
-    patch.setattr(ledger, "_find", always_held)
-    patch.setattr(ledger, "_leave", lambda *_: None)
+    patch.setattr(Page, "_settle", always_held)
 
 
 def _late_settle_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger, "_correct", lambda *_: None)
+    patch.setattr(Page, "_correct", lambda *_: None)
 
 
 def _settles_into_the_window_of_now(patch: pytest.MonkeyPatch) -> None:
-    def newest(conn: Connection, request_id: str, *, held: int, spent: int) -> None:
-        table = schema.budget_window
-        latest = select(func.max(table.c.start_s)).scalar_subquery()
-        conn.execute(
-            table.update()
-            .where(table.c.start_s == latest)
-            .values(held=table.c.held + held, spent=table.c.spent + spent)
-        )
+    move = windows.Windows.move
 
-    patch.setattr(windows, "move", newest)
+    def newest(self: Any, places: Any, at_s: int, *, held: int, spent: int) -> None:
+        latest = max((r.start_s for rows in self._rows.values() for r in rows.values()), default=0)
+        move(self, places, max(latest, at_s), held=held, spent=spent)
+
+    patch.setattr(windows.Windows, "move", newest)
 
 
 def _holds_on_the_first_ancestor_only(patch: pytest.MonkeyPatch) -> None:
-    enter = windows.enter
-    patch.setattr(
-        windows, "enter", lambda conn, rid, opened, amount: enter(conn, rid, opened[:1], amount)
-    )
+    move = Page._move
+
+    def narrow(self: Any, row: Any, *, held: int, spent: int = 0) -> None:
+        alone = row | {"project_account": None, "tenant": None}
+        move(self, alone, held=held, spent=spent)
+
+    patch.setattr(Page, "_move", narrow)
 
 
 def _guard_forgets_what_is_held(patch: pytest.MonkeyPatch) -> None:
     free = property(lambda self: max(0, self.limit_nano_usd - self.spent_nano_usd))
     patch.setattr(budget_policy.Account, "room_nano_usd", free)
-    enter = windows.enter
+    patch.setattr(windows.Windows, "admit", lambda *_: None)
 
-    def unguarded(conn: Connection, rid: str, opened: Any, amount: int) -> None:
-        loose = [
-            replace(
-                each, budget=replace(each.budget, budget=replace(each.budget.budget, hard=False))
-            )
-            for each in opened
+
+def _a_group_is_decided_by_what_was_read(patch: pytest.MonkeyPatch) -> None:
+    """Each sees the room that was there before all of them."""
+    account = windows.Windows.account
+
+    def stale(self: Any, budget: Any, now_s: int) -> Any:
+        now = account(self, budget, now_s)
+        read = [
+            row.read
+            for row in self._rows[(budget.scope, budget.id)].values()
+            if row.window_id in {slot.id for slot in windows._slots(windows.span_at(budget, now_s))}
         ]
-        enter(conn, rid, loose, amount)
+        spent, held = (sum(column) for column in zip(*read, strict=True))
+        return replace(now, spent_nano_usd=spent, held_nano_usd=held)
 
-    patch.setattr(windows, "enter", unguarded)
+    patch.setattr(windows.Windows, "account", stale)
+    patch.setattr(windows.Windows, "admit", lambda *_: None)
+
+
+def _the_policy_lets_everything_through(patch: pytest.MonkeyPatch) -> None:
+    """Then the guard in SQL must stop it."""
+    fit = budget_policy.fit
+    patch.setattr(
+        ledger,
+        "fit",
+        lambda accounts, *more: fit([replace(each, hard=False) for each in accounts], *more),
+    )
 
 
 def _void_keeps_the_hold(patch: pytest.MonkeyPatch) -> None:
-    move = windows.move
+    leave = Page._leave
 
-    def stingy(conn: Connection, request_id: str, *, held: int, spent: int) -> None:
-        move(conn, request_id, held=held if spent else 0, spent=spent)
+    def stingy(self: Any, row: Any, state: str, charge: int, *, held: int, spent: int) -> None:
+        leave(self, row, state, charge, held=0 if state == VOIDED else held, spent=spent)
 
-    patch.setattr(windows, "move", stingy)
+    patch.setattr(Page, "_leave", stingy)
 
 
 def _reserves_too_little(patch: pytest.MonkeyPatch) -> None:
@@ -420,22 +531,22 @@ def _reserves_too_little(patch: pytest.MonkeyPatch) -> None:
 
 
 def _recovery_forgets_the_dispatched(patch: pytest.MonkeyPatch) -> None:
-    resolve = ledger._resolve
-    patch.setattr(
-        ledger,
-        "_resolve",
-        lambda conn, rows, now_ms: resolve(conn, [r for r in rows if not r["dispatched"]], now_ms),
-    )
+    lapse = Page._lapse
+
+    def forgetful(self: Any, asked: Any) -> str | None:
+        return None if self._rows[asked.request_id]["dispatched"] else lapse(self, asked)
+
+    patch.setattr(Page, "_lapse", forgetful)
 
 
 def _estimates_are_not_reversed(patch: pytest.MonkeyPatch) -> None:
-    lines = postings.lines
+    lines = postings.Postings.lines
 
-    def keep(conn: Connection, row: Any, entry: str, of: Any, now_ms: int) -> None:
+    def keep(self: Any, row: Any, entry: str, of: Any) -> None:
         if entry != postings.REVERSAL:
-            lines(conn, row, entry, of, now_ms)
+            lines(self, row, entry, of)
 
-    patch.setattr(postings, "lines", keep)
+    patch.setattr(postings.Postings, "lines", keep)
 
 
 MUTANTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
@@ -445,6 +556,8 @@ MUTANTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     _settles_into_the_window_of_now,
     _holds_on_the_first_ancestor_only,
     _guard_forgets_what_is_held,
+    _a_group_is_decided_by_what_was_read,
+    _the_policy_lets_everything_through,
     _void_keeps_the_hold,
     _reserves_too_little,
     _recovery_forgets_the_dispatched,
@@ -458,5 +571,5 @@ def test_a_broken_book_is_caught(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
-    with pytest.raises((AssertionError, IntegrityError)):
+    with pytest.raises((AssertionError, IntegrityError, ExceptionGroup)):
         check(60, 25, shrink=False)

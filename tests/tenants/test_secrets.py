@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from security.keyring_tenants import SecretStore
-from tenants.schema import VERSION
 from tenants.secrets import SecretRow, SecretTable
 from tenants.store import Store, StoreUnavailable
 from tests.tenants.house import folder, run
@@ -100,39 +97,13 @@ def test_a_log_that_is_kept_busy_is_said() -> None:
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM tenant_secret").fetchall()
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("tenants.store.BUSY_MS", 1)
+                patch.setattr("tenants.store.sqlite.BUSY_MS", 1)
                 with pytest.raises(StoreUnavailable, match="busy"):
                     await table.destroy(tenant="a", versions=(1,))
             assert await table.load() == [SecretRow("a", 1, "", b"")]
             reader.close()
             await table.destroy(tenant="a", versions=(1,))
             assert wrapped(1) not in bytes_on_disk(where)
-            held.close()
-
-    run(test)
-
-
-LATER = ("registration", "registration_text", "registration_reader", "registration_state")
-
-
-def drop(name: str) -> Callable[[Connection], object]:
-    return lambda conn: conn.execute(text(f"DROP TABLE {name}"))
-
-
-def test_a_database_of_before_gets_the_table() -> None:
-    async def test() -> None:
-        with folder() as where:
-            held = Store.open(f"sqlite:///{where}/x.db")
-            for name in ("tenant_secret", *LATER):
-                await held.write(drop(name))
-            await held.write(lambda conn: conn.execute(text("UPDATE schema_version SET version=1")))
-            held.close()
-            held = Store.open(f"sqlite:///{where}/x.db")
-            assert await SecretTable(held).load() == []
-            found = await held.read(
-                lambda c: c.execute(text("SELECT version FROM schema_version")).scalar()
-            )
-            assert found == VERSION
             held.close()
 
     run(test)

@@ -1,0 +1,51 @@
+"""The tables of the book, the directory and the registered texts (`versions`: how a database comes to
+have them).
+
+Refuses to know: what the rows mean (ledger, directory).
+"""
+
+from __future__ import annotations
+
+from tenants.schema.columns import metadata
+from tenants.schema.directory import (
+    api_key,
+    budget_override,
+    change,
+    revocation,
+    suspension,
+    tenant_secret,
+)
+from tenants.schema.money import (
+    budget_window,
+    ledger_entry,
+    price,
+    request,
+    reservation,
+    usage_event,
+)
+from tenants.schema.registered import (
+    registration,
+    registration_reader,
+    registration_state,
+    registration_text,
+)
+
+__all__ = [
+    "api_key",
+    "budget_override",
+    "budget_window",
+    "change",
+    "ledger_entry",
+    "metadata",
+    "price",
+    "registration",
+    "registration_reader",
+    "registration_state",
+    "registration_text",
+    "request",
+    "reservation",
+    "revocation",
+    "suspension",
+    "tenant_secret",
+    "usage_event",
+]
