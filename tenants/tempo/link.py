@@ -47,13 +47,19 @@ class Failed(Exception):
         self.trouble = trouble
 
 
+class Unsent(Failed):
+    """It was not even asked."""
+
+
 _BY_TYPE: Final[tuple[tuple[type[Exception], Trouble], ...]] = (
     (wrong.BusyLoadingError, Trouble.LOADING),
     (wrong.AuthenticationError, Trouble.REFUSED),
     (wrong.NoPermissionError, Trouble.REFUSED),
     (wrong.ReadOnlyError, Trouble.READ_ONLY),
     (wrong.OutOfMemoryError, Trouble.OUT_OF_MEMORY),
+    (wrong.MasterDownError, Trouble.READ_ONLY),
     (wrong.ClusterDownError, Trouble.CLUSTER_DOWN),
+    (wrong.AskError, Trouble.CLUSTER_DOWN),  # and MOVED: this server has not all slots
     (wrong.TimeoutError, Trouble.SLOW),
     (TimeoutError, Trouble.SLOW),
     (wrong.ConnectionError, Trouble.UNREACHABLE),
@@ -62,18 +68,7 @@ _BY_TYPE: Final[tuple[tuple[type[Exception], Trouble], ...]] = (
 _BY_WORD: Final = {
     "MISCONF": Trouble.MISCONFIGURED,
     "NOREPLICAS": Trouble.MISCONFIGURED,
-    "MASTERDOWN": Trouble.READ_ONLY,
-    "CLUSTERDOWN": Trouble.CLUSTER_DOWN,
-    "MOVED": Trouble.CLUSTER_DOWN,
-    "ASK": Trouble.CLUSTER_DOWN,
-    "TRYAGAIN": Trouble.CLUSTER_DOWN,
-    "LOADING": Trouble.LOADING,
-    "READONLY": Trouble.READ_ONLY,
-    "OOM": Trouble.OUT_OF_MEMORY,
     "BUSY": Trouble.SLOW,
-    "NOAUTH": Trouble.REFUSED,
-    "NOPERM": Trouble.REFUSED,
-    "WRONGPASS": Trouble.REFUSED,
 }
 _AGAIN: Final = frozenset({Trouble.UNREACHABLE, Trouble.SLOW})
 
@@ -103,6 +98,9 @@ class Link:
         self._nonces = count(1)
         self._by_function = True
         self._calls: set[asyncio.Task[Any]] = set()
+        self._turns = asyncio.Semaphore(
+            self._deadlines.connections
+        )  # the pool's own is asked too late
         self._pool = BlockingConnectionPool.from_url(
             url,
             max_connections=self._deadlines.connections,
@@ -195,11 +193,25 @@ class Link:
         self._by_function = False
 
     async def _send(self, command: Sequence[str], *, forced: bool) -> Any:
-        """Raises ResponseError for what the server answered, Failed for what it did not."""
+        """Raises ResponseError for what the server answered, Failed for what it did not.  A second
+        attempt is in the same turn: behind a crowd it would find out too late that nothing answers."""
+        try:
+            async with asyncio.timeout(self._deadlines.queue_ms / 1000):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise Unsent(Trouble.SLOW) from None
+        try:
+            if self.given_up is not None and not forced:
+                raise Unsent(self.given_up)
+            return await self._attempt(command)
+        finally:
+            self._turns.release()
+
+    async def _attempt(self, command: Sequence[str]) -> Any:
         trouble = Trouble.UNREACHABLE
         for _ in range(self._deadlines.attempts):
             try:
-                return await self._once(command, forced=forced)
+                return await self._exchange(command)
             except wrong.ResponseError:
                 raise
             except (wrong.RedisError, OSError) as why:
@@ -208,11 +220,8 @@ class Link:
                     break
         raise Failed(trouble)
 
-    async def _once(self, command: Sequence[str], *, forced: bool) -> Any:
+    async def _exchange(self, command: Sequence[str]) -> Any:
         connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-        if self.given_up is not None and not forced:
-            await self._pool.release(connection)
-            raise Failed(self.given_up)
         try:
             await connection.send_command(*command)
             return await connection.read_response()

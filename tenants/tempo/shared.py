@@ -24,7 +24,7 @@ from policies.rate import Bucket
 from policies.verdict import Allow, Deny
 from tenants.scopes import ScopeLimits
 from tenants.tempo.contract import Cost, Headroom, TempoAsk, costs, seat, seated, unused
-from tenants.tempo.link import Failed
+from tenants.tempo.link import Failed, Unsent
 from tenants.tempo.memory import MemoryTempo
 from tenants.tempo.redis import RedisTempo
 
@@ -95,7 +95,8 @@ class SharedTempo:
             try:
                 verdict = await self._asked(self._redis.admit(ask))
             except (Failed, asyncio.CancelledError) as why:
-                self._owe(ask, costs(ask.scopes, ask))
+                if not isinstance(why, Unsent):
+                    self._owe(ask, costs(ask.scopes, ask))
                 if not isinstance(why, Failed):
                     raise
                 alone = True
@@ -196,7 +197,8 @@ class SharedTempo:
         try:
             said = await call
         except Failed as why:
-            self._fail(why.trouble)
+            if not isinstance(why, Unsent):
+                self._fail(why.trouble)
             raise
         self._see(worked(self._breaker, tried=False))
         return said
