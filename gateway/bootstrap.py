@@ -40,6 +40,7 @@ from gateway.registering import open_permission, registered_texts
 from gateway.reload import reload
 from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
+from gateway.tempo_start import gauges_of, open_tempo
 from gateway.warming import Warming
 from gateway.withdrawal import withdrawn
 from policies.price import PriceList
@@ -57,7 +58,6 @@ from tenants.book import Book, BookFault
 from tenants.directory import Change, Directory
 from tenants.secrets import SecretTable
 from tenants.store import Store, StoreRefused
-from tenants.tempo import MemoryTempo
 
 LAST_WORDS_S = 5.0
 """For what is still being answered when the listeners close."""
@@ -259,6 +259,14 @@ async def opened(
             facts.service_classes(settings.classes), (each.executor for each in deployments)
         )
         permission = await open_permission(store, directory, clock)
+        tempo = await stack.enter_async_context(
+            open_tempo(
+                settings,
+                clock_ms=lambda: clock.monotonic_ns() // 1_000_000,
+                name=keyring.pseudonymiser(),
+                log=log,
+            )
+        )
         live = Live(partial(withdrawn, directory, permission))
         caches = open_caches(keyring, secrets_of, permission)
         registered = registered_texts(
@@ -277,7 +285,7 @@ async def opened(
             ),
             directory=directory,
             prices=Prices(prices),
-            tempo=MemoryTempo(lambda: clock.monotonic_ns() // 1_000_000),
+            tempo=tempo,
             book=book,
             deployments={name: each for each in deployments for name in (each.name, *each.aliases)},
             audit=audit,
@@ -300,6 +308,8 @@ async def opened(
         )
         house.metrics.registry.register(AuditGauges(audit.sinks))
         house.metrics.registry.register(WarmthGauges(house.warmth.counts))
+        for gauges in gauges_of(tempo):
+            house.metrics.registry.register(gauges)
         stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
         await enforce(house, cache_terms(settings))
         housekeeping = asyncio.create_task(keep_house(house))

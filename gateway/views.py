@@ -315,6 +315,7 @@ async def status_view(house: House, *, pid: int) -> dict[str, object]:
         "live_requests": len(house.live),
         "open_holds": await house.book.open_holds(),
         "leases": house.tempo.leases,
+        "tempo": "degraded" if house.tempo.trouble is not None else "ready",
         "tasks": len(asyncio.all_tasks()),
         "draining": house.draining(),
     }

@@ -67,7 +67,11 @@ def failed(breaker: Breaker, trouble: Trouble, now_ms: int) -> Breaker:
     failures = breaker.failures + 1
     if failures < FAILURES_MOST and trouble not in SAYS_SO:
         return replace(breaker, failures=failures)
-    return Breaker(failures, trouble, FIRST_PAUSE_MS, now_ms + FIRST_PAUSE_MS)
+    return opened(trouble, now_ms)
+
+
+def opened(trouble: Trouble, now_ms: int) -> Breaker:
+    return Breaker(FAILURES_MOST, trouble, FIRST_PAUSE_MS, now_ms + FIRST_PAUSE_MS)
 
 
 def worked(breaker: Breaker, *, tried: bool) -> Breaker:

@@ -100,7 +100,7 @@ class Valkey:
             with line.makefile("rb") as reader:
                 return _reply(reader.readline(), reader.read, reader.readline)
 
-    def keys(self) -> dict[str, int]:
+    def lives(self) -> dict[str, int]:
         """Every key, with how many ms it has to live (-1: for ever)."""
         found = self.say("EVAL", _ALL_KEYS, "0").decode().split("\n")
         pairs = (line.rsplit(" ", 1) for line in found if line)
@@ -181,5 +181,5 @@ def valkey_server(_valkey_of_all: Valkey) -> Iterator[Valkey]:
     """Empty; and nothing may be left in it that never goes away."""
     _valkey_of_all.say("FLUSHALL")
     yield _valkey_of_all
-    for_ever = [key for key, ttl_ms in _valkey_of_all.keys().items() if ttl_ms < 0]
+    for_ever = [key for key, ttl_ms in _valkey_of_all.lives().items() if ttl_ms < 0]
     assert for_ever == [], "keys without a time to live"

@@ -2,7 +2,8 @@
 
 `/health`: the process answers.  `/ready`: it would serve a request now; 503 while a model loads,
 while the audit log cannot be written, and while draining, so that a balancer looks elsewhere.  Ready
-with `"audit": "behind"`: a directory of the audit log lacks records that another has.
+with `"audit": "behind"`: a directory of the audit log lacks records that another has.  Ready with
+`"tempo": "degraded"`: Redis is given up, and limits are this process's part.
 """
 
 from __future__ import annotations
@@ -48,4 +49,10 @@ def readiness(house: House) -> str:
 
 
 def behind(house: House) -> dict[str, str]:
-    return {} if all(each.current for each in house.audit.sinks()) else {"audit": "behind"}
+    """What does not keep it from serving, and should be looked at."""
+    said = {}
+    if not all(each.current for each in house.audit.sinks()):
+        said["audit"] = "behind"
+    if house.tempo.trouble is not None:
+        said["tempo"] = "degraded"
+    return said

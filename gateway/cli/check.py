@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,8 @@ import msgspec
 import typer
 
 from gateway.cli.client import connect
+from gateway.cli.diagnosis import redis
+from gateway.cli.doctor import redis_facts
 from gateway.cli.options import VAR, AdminUrl, Json, StateDir, Token
 from gateway.cli.serve import Config
 from gateway.cli.show import Refusal, document, pairs, say
@@ -35,7 +38,7 @@ def check(
 ) -> None:
     """Check a configuration file, or show what a tenant's user may do on the running server.
 
-    With --config nothing runs and no server is asked; with --tenant and no --config the running
+    With --config nothing runs and no server is asked but the Redis that it names; with --tenant and no --config the running
     server answers.
     """
     if (user or project) and not tenant:
@@ -66,7 +69,15 @@ def _show(
 ) -> None:
     standing = None if tenant is None else from_file(settings, tenant, project)
     if as_json:
-        document({"ok": True, "notices": settings.notices, "standing": standing})
+        seen = redis_facts(settings)
+        document(
+            {
+                "ok": True,
+                "notices": settings.notices,
+                "standing": standing,
+                "redis": None if seen is None else asdict(seen),
+            }
+        )
         return
     say(f"{config} is right.")
     pairs(
@@ -80,6 +91,9 @@ def _show(
     )
     for sentence in settings.notices:
         say(f"note: {sentence}")
+    if (facts_of_redis := redis_facts(settings)) is not None:
+        found = redis(facts_of_redis)
+        say(f"{found.verdict.value}: Redis {found.found}. {found.fix}".rstrip())
     if standing is not None:
         say("")
         pairs(flat(standing))

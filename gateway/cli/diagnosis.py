@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 PYTHON_MIN, PYTHON_TESTED_MAX = (3, 11), (3, 13)
 TORCH_MIN, TORCH_BELOW = (2, 11), (2, 14)
@@ -42,6 +43,16 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RedisFacts:
+    """`url` without its password.  None: it did not say."""
+
+    url: str
+    trouble: str | None
+    policy: str | None = None
+    limited: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """None: could not be told here."""
 
@@ -68,6 +79,8 @@ class Machine:
     config_faults: tuple[str, ...]
     texts_without_room: int | None = None
     """Registered texts that the running server cannot keep ready."""
+    redis: RedisFacts | None = None
+    """None: the configuration names none."""
 
 
 def diagnose(machine: Machine) -> tuple[Finding, ...]:
@@ -97,6 +110,8 @@ def _all(machine: Machine) -> Iterator[Finding]:
             f"{machine.texts_without_room:,} have no room in their tenant's part and are not kept ready",
             "Raise kv_memory or plans.*.cache.quota, or delete texts; the log names each (registered.no_room).",
         )
+    if machine.redis is not None:
+        yield redis(machine.redis)
     for fault in machine.config_faults:
         yield Finding(
             "configuration", Verdict.WRONG, fault, "Correct it; 'lockgate check' lists all."
@@ -237,6 +252,37 @@ def _model(fault: str | None) -> Finding:
     if fault is not None:
         return Finding("model", Verdict.WRONG, fault, "See 'path' of [[models]], or --model.")
     return Finding("model", Verdict.OK, "its files are there")
+
+
+REDIS_FIXES: Mapping[str, str] = MappingProxyType(
+    {
+        "unreachable": "Start it, or correct redis_url; the server starts without it, with a part of each limit.",
+        "slow": "It took more than a second; look at its load and at the network.",
+        "read_only": "It is a replica: name the primary in redis_url.",
+        "loading": "It reads its data; wait until it has.",
+        "refused": "Correct the user and password in redis_url, or its rights (deploy/README.md lists them).",
+    }
+)
+
+
+def redis(facts: RedisFacts) -> Finding:
+    """Whether it can be asked, and whether it throws keys away by itself."""
+    if facts.trouble is not None:
+        fix = REDIS_FIXES.get(facts.trouble, "Look into its log.")
+        return Finding("Redis", Verdict.WRONG, f"{facts.url} is {facts.trouble}", fix)
+    if facts.policy is None:
+        return Finding(
+            "Redis", Verdict.NOTE, f"{facts.url} answers, and hides its maxmemory-policy"
+        )
+    shown = f"{facts.url} answers, maxmemory-policy {facts.policy}"
+    if facts.policy == "noeviction":
+        return Finding("Redis", Verdict.OK, shown)
+    return Finding(
+        "Redis",
+        Verdict.WRONG if facts.limited else Verdict.NOTE,
+        shown,
+        "Set maxmemory-policy noeviction: what it evicts are limits that start anew.",
+    )
 
 
 def _at_least(what: str, got: int | None, least: int, fix: str) -> Finding:

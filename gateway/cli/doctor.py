@@ -1,10 +1,12 @@
 """`lockgate doctor`: look at this machine and configuration, say what is wrong and the fix.
 
-Only looks: creates nothing, opens no model, asks nobody but the development server, if one is known.
+Only looks: creates nothing, opens no model, asks nobody but the development server, if one is known, and the Redis
+of the configuration.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import importlib.metadata
@@ -24,7 +26,7 @@ import typer
 
 from gateway import models_store
 from gateway.cli.client import read_known
-from gateway.cli.diagnosis import FileFacts, Finding, Machine, Verdict, diagnose
+from gateway.cli.diagnosis import FileFacts, Finding, Machine, RedisFacts, Verdict, diagnose
 from gateway.cli.options import VAR, Json, StateDir
 from gateway.cli.serve import Config, require_free
 from gateway.cli.show import Refusal, document, say
@@ -39,6 +41,7 @@ NEEDED = (
     "msgspec",
     "structlog",
     "sqlalchemy",
+    "redis",
     "tokenizers",
     "gguf",
     "safetensors",
@@ -107,7 +110,20 @@ def examine(settings: Settings, config_faults: tuple[str, ...]) -> Machine:
         model_fault=None if config_faults else _model_fault(settings),
         config_faults=config_faults,
         texts_without_room=_without_room(state.dir),
+        redis=None if config_faults else redis_facts(settings),
     )
+
+
+def redis_facts(settings: Settings) -> RedisFacts | None:
+    """Asks it, for a second or two at the most."""
+    url = settings.state.redis_url
+    if not url:
+        return None
+    from tenants.tempo.look import look
+
+    seen = asyncio.run(look(url.text))
+    trouble = None if seen.trouble is None else seen.trouble.value
+    return RedisFacts(str(url), trouble, seen.policy, seen.limited)
 
 
 def _secrets(settings: Settings) -> tuple[Path, ...]:

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gateway.settings.faults import Fault
-from gateway.settings.units import Address, IssuerName, KeySource, Memory, Usd, Zone
+from gateway.settings.units import Address, IssuerName, KeySource, Memory, RedisUrl, Usd, Zone
 
 S = TypeVar("S", bound=msgspec.Struct)
 Check = Callable[[Any, str], Iterable[Fault]]
@@ -35,7 +35,11 @@ _PARSERS: dict[type, Callable[[str], Any]] = {
     Zone: Zone.parse,
     IssuerName: IssuerName.parse,
     KeySource: KeySource.parse,
+    RedisUrl: RedisUrl.parse,
 }
+_MAY_BE_EMPTY = {RedisUrl: RedisUrl()}
+_UNSHOWN = frozenset({RedisUrl})
+"""What may hold a password."""
 _AS_EXAMPLE = "Write it as in deploy/lockgate.example.toml."
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -143,13 +147,16 @@ class _Walk:
 
     def _parsed(self, data: object, kind: type, path: str) -> Any:
         """A text that one of our own types reads."""
+        if data == "" and kind in _MAY_BE_EMPTY:
+            return _MAY_BE_EMPTY[kind]
         if not isinstance(data, str) or not data or "\0" in data:
             wrong = "is empty or holds NUL" if isinstance(data, str) else f"is {_kind(data)}"
             return self._say(path, wrong, "text in quotes")
         try:
             return _PARSERS[kind](data)
         except ValueError as error:
-            return self._say(path, f"is {data[:80]!r}", str(error).removeprefix("Expected "))
+            wrong = "is no such URL" if kind in _UNSHOWN else f"is {data[:80]!r}"
+            return self._say(path, wrong, str(error).removeprefix("Expected "))
 
     def _enum(self, data: object, kind: type[Enum], path: str) -> Any:
         options = {member.value: member for member in kind}

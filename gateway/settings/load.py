@@ -15,7 +15,7 @@ import msgspec
 from gateway.settings.decode import decode
 from gateway.settings.faults import Fault, SettingsError
 from gateway.settings.rules import CHECKS, cross, notices
-from gateway.settings.shape import Audit, File, Listen, Mode, Settings, State
+from gateway.settings.shape import Audit, File, Listen, Mode, Settings
 
 CONFIG_BYTES_MAX = 4 << 20
 ENV_CONFIG = "LOCKGATE_CONFIG"
@@ -85,10 +85,10 @@ def with_state_dir(settings: Settings, state_dir: Path, env: Mapping[str, str]) 
     url = old.database_url
     file = url.removeprefix("sqlite:///")
     moved = None if file == url else _moved(Path(file), old.dir, state_dir)
-    state = State(
+    state = msgspec.structs.replace(
+        old,
         dir=state_dir,
         database_url=url if moved is None else f"sqlite:///{moved}",
-        redis_url=old.redis_url,
         root_key_file=_moved(old.root_key_file, old.dir, state_dir) or old.root_key_file,
     )
     audit = Audit(

@@ -49,7 +49,7 @@ def _listen(listen: Listen, path: str) -> Iterator[Fault]:
             f"{path}.workers",
             f"{listen.workers} gateway processes",
             "1",
-            "Several need a Redis tempo and a PostgreSQL book, which come later.",
+            "Several workers come later.",
         )
     if _clash(listen.public, listen.admin):
         yield Fault(
@@ -84,9 +84,12 @@ def _clash(one: Address, other: Address) -> bool:
 
 
 def _state(state: State, path: str) -> Iterator[Fault]:
-    if state.redis_url:
-        yield not_yet(
-            f"{path}.redis_url", "a Redis tempo", '"" (tempo in memory)', "Leave it empty."
+    if state.gateways > 1 and not state.redis_url:
+        yield Fault(
+            f"{path}.gateways",
+            f"is {state.gateways}, and each would keep limits of its own",
+            "1, or a redis_url that all of them share",
+            "Set redis_url.",
         )
     url = state.database_url
     if url.startswith("postgres"):
@@ -307,6 +310,8 @@ def notices(file: File) -> tuple[str, ...]:
         for name, item in file.classes.items()
         if item.reserved and name not in used
     )
+    if file.state.redis_url.clear:
+        said.append(f"state.redis_url: {file.state.redis_url} is not encrypted; rediss:// is.")
     models = {model.name for model in file.models}
     said.extend(
         f"prices: {name} is priced but not in [[models]]."

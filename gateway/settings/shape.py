@@ -15,12 +15,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.settings.units import Address, IssuerName, KeySource, Memory, Usd, Zone
+from gateway.settings.units import Address, IssuerName, KeySource, Memory, RedisUrl, Usd, Zone
+from policies.rate import PER_MINUTE_MAX
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 ModelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")]
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000_000)]
+PerMinute = Annotated[int, Meta(ge=1, le=PER_MINUTE_MAX)]
 NanoUsd = Annotated[int, Meta(ge=0, le=9_000_000_000_000_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Weight = Annotated[float, Meta(ge=0.001, le=1000)]
@@ -93,9 +95,12 @@ class Listen(Part, frozen=True, kw_only=True):
 
 
 class State(Part, frozen=True, kw_only=True):
+    """`gateways`: processes that share `redis_url`, so that each knows its part while it is down."""
+
     dir: Path = Path("var")
     database_url: Text = "sqlite:///var/lockgate.db"
-    redis_url: str = ""
+    redis_url: RedisUrl = RedisUrl()
+    gateways: Annotated[int, Meta(ge=1, le=10_000)] = 1
     root_key_file: Path = Path("var/root.key")
 
 
@@ -174,9 +179,9 @@ class ServiceClass(Part, frozen=True, kw_only=True):
 class Limits(Part, frozen=True, kw_only=True):
     """A tenant's numbers; rates are per minute.  Absent: no limit of that kind."""
 
-    rpm: Count | None = None
-    input_tpm: Count | None = None
-    output_tpm: Count | None = None
+    rpm: PerMinute | None = None
+    input_tpm: PerMinute | None = None
+    output_tpm: PerMinute | None = None
     concurrent: Count | None = None
     max_prompt_tokens: Count | None = None
     max_output_tokens: Count | None = None
@@ -188,9 +193,9 @@ class Limits(Part, frozen=True, kw_only=True):
 class UserLimits(Part, frozen=True, kw_only=True):
     """The same for each user of the tenant."""
 
-    rpm: Count | None = None
-    input_tpm: Count | None = None
-    output_tpm: Count | None = None
+    rpm: PerMinute | None = None
+    input_tpm: PerMinute | None = None
+    output_tpm: PerMinute | None = None
     concurrent: Count | None = None
 
 

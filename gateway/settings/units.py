@@ -7,9 +7,9 @@ rounds.  Knows no field and no file.  Source: MONEY.md §1 (integer nano-USD).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 from zoneinfo import ZoneInfo
 
 from security.dev_issuer import is_dev_issuer
@@ -157,6 +157,61 @@ class KeySource(str):
     @property
     def remote(self) -> bool:
         return "://" in self
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """Where tempo is kept; empty: in this process.  What it shows of itself has no password."""
+
+    text: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> RedisUrl:
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except ValueError:
+            raise ValueError(f"Expected {_REDIS_URLS}") from None
+        unix = parts.scheme == "unix"
+        if parts.scheme not in {"redis", "rediss", "unix"} or parts.fragment:
+            raise ValueError(f"Expected {_REDIS_URLS}")
+        if unix and (parts.hostname or not parts.path.startswith("/") or parts.path == "/"):
+            raise ValueError("Expected a socket's absolute path: unix:///run/valkey/valkey.sock")
+        if not unix and (not parts.hostname or port == 0):
+            raise ValueError(f"Expected a host: {_REDIS_URLS}")
+        if not unix and not re.fullmatch(r"/?[0-9]{0,5}", parts.path):
+            raise ValueError("Expected a database's number behind the host, or nothing")
+        allowed = {"db"} if unix else set(_REDIS_TLS) if parts.scheme == "rediss" else set()
+        given = parse_qs(parts.query, keep_blank_values=True, max_num_fields=16)
+        if set(given) - allowed:
+            expected = "one of " + ", ".join(sorted(allowed)) if allowed else "nothing"
+            raise ValueError(f"Expected {expected} behind the question mark")
+        if "db" in given and not re.fullmatch(r"[0-9]{1,5}", given["db"][0]):
+            raise ValueError("Expected a database's number as db")
+        return cls(text)
+
+    @property
+    def clear(self) -> bool:
+        """Whether it goes over a network that others may read."""
+        parts = urlsplit(self.text)
+        host = parts.hostname or ""
+        local = host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)
+        return parts.scheme == "redis" and not local
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+    def __str__(self) -> str:
+        parts = urlsplit(self.text)
+        at = parts.netloc.rpartition("@")[2]
+        named = f"{parts.username}@" if parts.username else ""
+        return f"{parts.scheme}://{named}{at}{parts.path}" if self.text else ""
+
+
+_REDIS_URLS = (
+    "redis://HOST:PORT, rediss://HOST:PORT (TLS) or unix:///PATH, such as redis://127.0.0.1:6379"
+)
+_REDIS_TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
 def _is_ip(text: str) -> bool:

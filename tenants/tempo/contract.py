@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from policies.admission import Draw, Seat
+from policies.outage import Trouble
 from policies.rate import Bucket, Rate, Window, headroom
 from policies.verdict import Allow, Deny
 from tenants.scopes import ScopeLimits
@@ -47,7 +48,7 @@ class Tempo(Protocol):
         ...
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> Trouble | None:
         """Why limits are kept by this process alone, where they should be shared; else None."""
         ...
 

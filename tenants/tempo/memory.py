@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from policies.admission import Draw, admit
+from policies.outage import Trouble
 from policies.rate import Bucket, Rate, full, give, headroom
 from policies.verdict import Allow, Deny
 from tenants.scopes import ScopeLimits
@@ -50,8 +51,6 @@ class _Admitted:
 class MemoryTempo:
     """`clock_ms` is monotonic."""
 
-    trouble = None
-
     def __init__(self, clock_ms: Callable[[], int], *, lease_ms: int = LEASE_MS) -> None:
         self._clock_ms = clock_ms
         self._lease_ms = lease_ms
@@ -64,6 +63,11 @@ class MemoryTempo:
     def leases(self) -> int:
         """Requests that are admitted now; at rest none."""
         return len(self._live)
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """It is here."""
+        return None
 
     async def admit(self, ask: TempoAsk) -> Allow[Headroom] | Deny:
         now_ms = self._tidy()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from policies.admission import admit
-from policies.outage import Breaker, Trouble, due, failed, share, worked
+from policies.outage import Breaker, Trouble, due, failed, opened, share, worked
 from policies.rate import Bucket
 from policies.verdict import Allow, Deny
 from tenants.scopes import ScopeLimits
@@ -31,7 +31,6 @@ from tenants.tempo.redis import RedisTempo
 T = TypeVar("T")
 OWED_MOST: Final = 10_000
 PAID_AT_ONCE: Final = 100
-TEND_S: Final = 0.25
 
 
 @dataclass(slots=True)
@@ -77,7 +76,7 @@ class SharedTempo:
         return len(self._live)
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> Trouble | None:
         return self._breaker.trouble
 
     @property
@@ -150,8 +149,16 @@ class SharedTempo:
                 pass
         return await self._alone.headroom(tenant, self._parts(scopes))
 
+    async def begin(self) -> None:
+        """Before anybody asks: a server that is not there is given up at once."""
+        try:
+            await self._redis.attempt()
+        except Failed as why:
+            self.failures[why.trouble] += 1
+            self._see(opened(why.trouble, self._clock_ms()))
+
     async def tend(self) -> None:
-        """Every `TEND_S`: try what was given up, pay what is owed."""
+        """Again and again, several times a second: try what was given up, pay what is owed."""
         now_ms = self._tidy()
         if due(self._breaker, now_ms):
             try:

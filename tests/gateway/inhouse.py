@@ -54,7 +54,7 @@ from tenants.config import DirectoryConfig, PlanConfig, TenantConfig
 from tenants.directory import Directory
 from tenants.secrets import SecretTable
 from tenants.store import Store
-from tenants.tempo import MemoryTempo
+from tenants.tempo import MemoryTempo, Tempo
 
 MODEL = "echo"
 PRICE = Price("echo@0", MODEL, 0, 200_000_000, 50_000_000, 200_000_000, 600_000_000)
@@ -164,6 +164,7 @@ async def inhouse(
     prices: tuple[Price, ...] = (PRICE,),
     classes: tuple[ServiceClass, ...] = CLASSES,
     caches: Mapping[str, CacheTerms] = CACHES,
+    tempo: Tempo | None = None,
 ) -> AsyncIterator[Inhouse]:
     import time
 
@@ -222,7 +223,7 @@ async def inhouse(
             ),
             directory=directory,
             prices=Prices(PriceList(prices)),
-            tempo=MemoryTempo(lambda: time.monotonic_ns() // 1_000_000),
+            tempo=tempo or MemoryTempo(lambda: time.monotonic_ns() // 1_000_000),
             book=book,
             deployments={MODEL: deployment},
             audit=audit,

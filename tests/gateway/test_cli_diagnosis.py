@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.cli.diagnosis import RELEASED_S, FileFacts, Machine, Verdict, diagnose
+from gateway.cli.diagnosis import (
+    RELEASED_S,
+    FileFacts,
+    Machine,
+    RedisFacts,
+    Verdict,
+    diagnose,
+)
+from policies.outage import Trouble
 
 FIT = Machine(
     python=(3, 12, 1),
@@ -33,6 +41,8 @@ FIT = Machine(
 
 def test_a_fit_machine_has_nothing_wrong() -> None:
     assert {item.verdict for item in diagnose(FIT)} == {Verdict.OK}
+    there = replace(FIT, redis=RedisFacts("redis://h", None, "noeviction", limited=True))
+    assert {item.verdict for item in diagnose(there)} == {Verdict.OK}
 
 
 def test_a_port_that_our_own_server_holds_is_not_wrong() -> None:
@@ -60,6 +70,11 @@ def test_a_port_that_our_own_server_holds_is_not_wrong() -> None:
         (replace(FIT, ports={8080: "Port 8080 is in use."}), "port 8080"),
         (replace(FIT, model_fault="There is no model at x."), "model"),
         (replace(FIT, config_faults=("listen.hosts: is missing.",)), "configuration"),
+        *(
+            (replace(FIT, redis=RedisFacts("redis://h", trouble.value)), "Redis")
+            for trouble in Trouble
+        ),
+        (replace(FIT, redis=RedisFacts("redis://h", None, "allkeys-lru", limited=True)), "Redis"),
     ),
 )
 def test_each_fault_is_found_with_its_fix(machine: Machine, what: str) -> None:
@@ -76,6 +91,8 @@ def test_each_fault_is_found_with_its_fix(machine: Machine, what: str) -> None:
         (replace(FIT, cpu_flags=frozenset({"sse4_2"})), "CPU"),
         (replace(FIT, memory_available_bytes=None), "memory"),
         (replace(FIT, files_max=None), "open files"),
+        (replace(FIT, redis=RedisFacts("redis://h", None)), "Redis"),
+        (replace(FIT, redis=RedisFacts("redis://h", None, "allkeys-lru", limited=False)), "Redis"),
     ),
 )
 def test_what_works_less_well_is_a_note(machine: Machine, what: str) -> None:

@@ -19,6 +19,7 @@ from security.audit import AuditEvent
 from security.audit_sinks import SinkState
 from security.audit_walk import segments
 from security.keyring import open_keyring
+from tenants.tempo import MemoryTempo
 from tests.gateway.inhouse import inhouse
 
 
@@ -52,6 +53,8 @@ def test_a_directory_that_falls_behind_is_in_the_log_ready_and_metrics(tmp_path:
             @staticmethod
             def sinks() -> tuple[SinkState, ...]:
                 return states
+
+        tempo = MemoryTempo(lambda: 0)
 
     assert behind(House) == {"audit": "behind"}  # type: ignore[arg-type]  # all it looks at
     settings = msgspec.structs.replace(

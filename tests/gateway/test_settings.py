@@ -19,7 +19,7 @@ from gateway.settings import Fault, Mode, SettingsError, development, load, with
 from gateway.settings.decode import decode
 from gateway.settings.facts import budget, limits, price, service_classes
 from gateway.settings.load import CONFIG_BYTES_MAX, parse, with_state_dir
-from gateway.settings.rules import CHECKS
+from gateway.settings.rules import CHECKS, notices
 from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Algorithm, File, Settings
 from policies import facts
 from security import dev_issuer
@@ -95,7 +95,6 @@ class Case:
 DEVICE = re.findall(r"^device .*\n", TEXT, re.MULTILINE)[0]
 NOT_YET = [
     Case("workers = 1 ", "workers = 2 ", "listen.workers", "2 gateway processes"),
-    Case('redis_url    = ""', 'redis_url = "redis://h"', "state.redis_url", "Redis"),
     Case(DEVICE + 'numerics = "fast"', 'device = "cuda"\nnumerics = "invariant"',
          "models[0].numerics", "CUDA"),
     Case(DEVICE + 'numerics = "fast"', 'device = "cuda"\nnumerics = "int8"',
@@ -108,6 +107,16 @@ WRONG = [
     Case('public  = "127.0.0.1:8080"', 'public = "8080"', "listen.public", "host:port"),
     Case('admin   = "127.0.0.1:8081"', 'admin = "0.0.0.0:8080"', "listen.admin", "another port"),
     Case('hosts   = ["llm.example.com"]', "", "listen.hosts", "is missing"),
+    Case('redis_url    = ""', 'redis_url = "http://h"', "state.redis_url", "rediss://HOST"),
+    Case('redis_url    = ""', 'redis_url = "redis://"', "state.redis_url", "a host"),
+    Case('redis_url    = ""', 'redis_url = "redis://h:70000"', "state.redis_url", "redis://HOST"),
+    Case('redis_url    = ""', 'redis_url = "redis://h/x"', "state.redis_url", "database's number"),
+    Case('redis_url    = ""', 'redis_url = "unix://h/x"', "state.redis_url", "absolute path"),
+    Case('redis_url    = ""', 'redis_url = "rediss://h?ssl_cert_reqs=none"', "state.redis_url",
+         "ssl_ca_certs"),
+    Case('redis_url    = ""', 'redis_url = "redis://h?socket_timeout=60"', "state.redis_url",
+         "nothing behind"),
+    Case("gateways     = 1", "gateways = 2", "state.gateways", "redis_url"),
     Case('dirs = ["var/audit"]', 'dirs = ["a", "b", "a"]', "audit.dirs[2]", "apart"),
     Case('dirs = ["var/audit"]', 'dirs = ["a", "a/b"]', "audit.dirs[1]", "apart"),
     Case('dirs = ["var/audit"]', 'dirs = ["a/b", "a"]', "audit.dirs[1]", "apart"),
@@ -180,6 +189,48 @@ def test_each_fault_is_named_once_with_its_path(case: Case) -> None:
     assert [fault.path for fault in found] == [case.path]
     assert case.says in str(found[0])
     assert ("not supported yet" in found[0].wrong) is (case in NOT_YET)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    (
+        ("redis://127.0.0.1:6379", "redis://127.0.0.1:6379"),
+        ("redis://:hunter2@h:6379/3", "redis://h:6379/3"),
+        ("rediss://lg:hunter2@h?ssl_ca_certs=/hunter2.pem", "rediss://lg@h"),
+        ("unix://lg:hunter2@/run/v.sock?db=2", "unix://lg@/run/v.sock"),
+        ("redis://[::1]:6379", "redis://[::1]:6379"),
+    ),
+)
+def test_a_redis_is_named_and_never_its_password(url: str, shown: str) -> None:
+    state = parse(changed('redis_url    = ""', f'redis_url = "{url}"'), "t").state
+    assert state.redis_url.text == url
+    assert str(state.redis_url) == shown
+    assert "hunter2" not in repr(state)
+
+
+@pytest.mark.parametrize(
+    "url", ("ftp://u:hunter2@h", "redis://u:hunter2@h:x", "hunter2", "redis://u:hunter2@h?a=b")
+)
+def test_a_wrong_redis_url_is_refused_without_being_shown(url: str) -> None:
+    (fault,) = faults_of(changed('redis_url    = ""', f'redis_url = "{url}"'))
+    assert "hunter2" not in str(fault)
+    assert "hunter2" not in str(SettingsError("t", [fault]))
+
+
+def test_a_redis_in_the_clear_is_told() -> None:
+    for url, told in (
+        ("redis://h", 1),
+        ("rediss://h", 0),
+        ("redis://localhost", 0),
+        ("unix:///s", 0),
+    ):
+        file = parse(changed('redis_url    = ""', f'redis_url = "{url}"'), "t")
+        assert sum("not encrypted" in each for each in notices(file)) == told
+
+
+def test_limits_that_could_not_be_counted_exactly_are_refused() -> None:
+    (fault,) = faults_of(changed("rpm = 600", "rpm = 75_000_000_001"))
+    assert "75000000000" in str(fault)
 
 
 @pytest.mark.parametrize("device", ("auto", "cpu", "cuda"))

@@ -63,7 +63,7 @@ def told(server: Valkey, test: Callable[[RedisTempo, Clock], Awaitable[None]]) -
 
 
 def kept(server: Valkey) -> dict[str, int]:
-    return {key: ttl_ms for key, ttl_ms in server.keys().items() if key != CLOCK_KEY}
+    return {key: ttl_ms for key, ttl_ms in server.lives().items() if key != CLOCK_KEY}
 
 
 def test_the_same_admission_sent_twice_takes_once(valkey_server: Valkey) -> None:
