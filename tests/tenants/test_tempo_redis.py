@@ -16,6 +16,7 @@ from policies.outage import Trouble
 from policies.rate import PARTS, PER_MINUTE_MAX, Window
 from policies.verdict import Allow, Deny, Reason
 from tenants.tempo import Headroom, MemoryTempo, ScopeLimits, TempoAsk
+from tenants.tempo.contract import costs
 from tenants.tempo.link import Failed, Link
 from tenants.tempo.redis import RedisTempo
 from tenants.tempo.scripts import NAMES, Scripts, shipped
@@ -79,8 +80,6 @@ def test_the_same_admission_sent_twice_takes_once(valkey_server: Valkey) -> None
 
 def test_the_same_refund_sent_twice_gives_once(valkey_server: Valkey) -> None:
     async def test(tempo: RedisTempo, clock: Clock) -> None:
-        from tenants.tempo.contract import costs
-
         for name in ("a", "b"):
             await tempo.admit(ask(name, 40))
         assert await tempo.leave(ask("a", 40), costs(BOTH, ask("a", 40)))
@@ -96,8 +95,6 @@ def test_an_admission_that_arrives_after_its_refund_takes_nothing(valkey_server:
     """It was given up on, and had been under way all the while."""
 
     async def test(tempo: RedisTempo, clock: Clock) -> None:
-        from tenants.tempo.contract import costs
-
         assert not await tempo.leave(ask("a"), costs(BOTH, ask("a")))
         before = kept(valkey_server)
         with pytest.raises(Failed):
@@ -105,6 +102,28 @@ def test_an_admission_that_arrives_after_its_refund_takes_nothing(valkey_server:
         assert kept(valkey_server).keys() == before.keys() == {"{t:acme}r:a"}
         assert await tempo.renew([ask("a")]) == ("a",)
         assert kept(valkey_server).keys() == {"{t:acme}r:a"}
+
+    told(valkey_server, test)
+
+
+def test_every_key_goes_away_by_itself(valkey_server: Valkey) -> None:
+    """None lives longer than a lease or a refill; and whoever is admitted has three kinds."""
+
+    async def test(tempo: RedisTempo, clock: Clock) -> None:
+        kinds = set()
+        steps: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: tempo.admit(ask("a")),
+            lambda: tempo.admit(ask("b")),
+            lambda: tempo.renew([ask("a")]),
+            lambda: tempo.leave(ask("b"), costs(BOTH, ask("b"))),
+            tempo.attempt,
+        )
+        for step in steps:
+            await step()
+            lives = kept(valkey_server)
+            kinds |= {key.partition("}")[2][:1] for key in lives}
+            assert all(0 < ttl_ms <= 60_000 for ttl_ms in lives.values())
+        assert kinds == {"r", "b", "s", "t"}  # records, buckets, seats, the try
 
     told(valkey_server, test)
 
@@ -185,8 +204,6 @@ def test_nothing_is_written_where_anything_is_wrong(valkey_server: Valkey) -> No
         await tempo.admit(ask("a", 40))
         valkey_server.say("DEL", "{t:acme}b:tenant:acme")
         valkey_server.say("SET", "{t:acme}b:tenant:acme", "no buckets", "PX", "60000")
-        from tenants.tempo.contract import costs
-
         with pytest.raises(Failed):
             await tempo.leave(ask("a", 40), costs(BOTH, ask("a", 40)))
         assert left(await tempo.headroom("acme", (USER,))) == (9, 60)
@@ -206,8 +223,8 @@ def test_21_amounts_near_2_to_53_are_exact(valkey_server: Valkey) -> None:
             twin = MemoryTempo(clock)
             for step in range(60):
                 clock.ms += rng.choice((0, 1, 7, 997, 59_999))
-                costs = rng.choice((1, limit // 7, limit - 1, limit, limit + 1, 2**62))
-                asked = TempoAsk(f"{limit}.{step}", "acme", scopes, 3, costs)
+                out = rng.choice((1, limit // 7, limit - 1, limit, limit + 1, 2**62))
+                asked = TempoAsk(f"{limit}.{step}", "acme", scopes, 3, out)
                 assert await tempo.admit(asked) == await twin.admit(asked)
 
     told(valkey_server, test)

@@ -123,6 +123,15 @@ STORIES: dict[str, list[Step]] = {
             Headroom(None, Window(200, 60, 42_000)),
         ),
     ],
+    "what comes back to a plan that was raised meanwhile is no more than its brim": [
+        (0, admit("a", (NARROW,), out=100), None),
+        (59_000, ("release", "a", 0), None),
+        (
+            0,
+            ("headroom", "acme", (ScopeLimits("user", NARROW.id, Limits(output_tpm=200)),)),
+            Headroom(None, Window(200, 100, 30_000)),
+        ),
+    ],
     "a plan that was lowered meanwhile cuts at once": [
         (0, admit("a", (NARROW,), out=20), None),
         (
@@ -144,7 +153,7 @@ STORIES: dict[str, list[Step]] = {
         (0, admit("c"), None),
         (0, admit("d"), Deny(Reason.CONCURRENCY, 1000, 3, 1, "tenant", limit_name="concurrent")),
         (0, ("release", "b", 0), None),
-        (0, admit("d"), None),
+        (0, admit("d"), Allow(rooms((2, 0, 60_000), (100, 60, 24_000)))),
     ],
     "a lease lapses unless it is renewed": [
         (0, admit("a"), None),
@@ -193,16 +202,20 @@ STORIES: dict[str, list[Step]] = {
 }
 
 
+async def tell(tempo: Tempo, clock: Clock, story: list[Step]) -> None:
+    for number, (wait_ms, (call, *arguments), expected) in enumerate(story):
+        clock.ms += wait_ms
+        said = await getattr(tempo, str(call))(*arguments)
+        if expected is not None:
+            assert said == expected, f"step {number}: {call} {arguments}"
+
+
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES.keys())
 def test_story(maker: Maker, story: list[Step], request: pytest.FixtureRequest) -> None:
     async def test() -> None:
         clock = Clock()
         async with maker(clock, request) as tempo:
-            for number, (wait_ms, (call, *arguments), expected) in enumerate(story):
-                clock.ms += wait_ms
-                said = await getattr(tempo, str(call))(*arguments)
-                if expected is not None:
-                    assert said == expected, f"step {number}: {call} {arguments}"
+            await tell(tempo, clock, story)
 
     asyncio.run(test())
