@@ -153,7 +153,7 @@ SCRIPTS = (
         "common",
         "parts = math.min(most, parts + math.min(now - at, MINUTE_MS) * limit)",
         "parts = parts + math.min(now - at, MINUTE_MS) * limit",
-        machine,
+        story("a minute fills a bucket to its brim and no further"),
     ),
     Script(
         "a_bucket_may_be_of_another_clock",

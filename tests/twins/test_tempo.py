@@ -140,6 +140,10 @@ STORIES: dict[str, list[Step]] = {
             Headroom(None, Window(50, 50, 0)),
         ),
     ],
+    "a minute fills a bucket to its brim and no further": [
+        (0, admit("a"), None),
+        (60_000, admit("b"), Allow(rooms((2, 1, 30_000), (100, 80, 12_000)))),
+    ],
     "a refund undoes everything": [
         (0, admit("a"), None),
         (0, ("refund", "a"), None),
