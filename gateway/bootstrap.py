@@ -32,6 +32,7 @@ from gateway.housekeeping import keep_house, keep_sealed
 from gateway.listen import BindError, Bound, Listener, Reports
 from gateway.live import Live
 from gateway.metrics import Metrics
+from gateway.metrics_book import BookGauges
 from gateway.metrics_registered import WarmthGauges
 from gateway.models_store import ModelMissing, fetch
 from gateway.promises import Promises
@@ -56,6 +57,7 @@ from security.pseudonyms import Pseudonyms
 from security.undumped import forbid_dumps
 from tenants.book import Book, BookFault
 from tenants.directory import Change, Directory
+from tenants.journal import Journal
 from tenants.secrets import SecretTable
 from tenants.store import Store, StoreRefused
 
@@ -232,9 +234,16 @@ async def opened(
         )
         store = await asyncio.to_thread(Store.open, settings.state.database_url)
         stack.push_async_callback(asyncio.to_thread, store.close)
-        book = Book(store, owner=secrets.token_hex(8), clock_ms=clock.wall_ms)
+        book = Book(
+            store,
+            owner=secrets.token_hex(8),
+            clock_ms=clock.wall_ms,
+            journal=Journal(state / "unbooked.jsonl"),
+        )
         prices = PriceList(tuple(facts.price(each) for each in settings.prices))
         await book.publish_prices(prices.prices)
+        while await book.book_journal():
+            pass
         recovered = await book.recover()
         log(
             "book.recovered",
@@ -308,6 +317,7 @@ async def opened(
         )
         house.metrics.registry.register(AuditGauges(audit.sinks))
         house.metrics.registry.register(WarmthGauges(house.warmth.counts))
+        house.metrics.registry.register(BookGauges(lambda: book.journalled))
         for gauges in gauges_of(tempo):
             house.metrics.registry.register(gauges)
         stack.callback(directory.subscribe(lambda change: withdraw(house, change)))

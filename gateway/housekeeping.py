@@ -66,6 +66,9 @@ async def settle(house: House) -> None:
 
 
 async def sweep_book(house: House) -> None:
+    """First what was used while the store was away: else its leases would lapse as if nobody knew."""
+    while booked := await house.book.book_journal():
+        house.log("book.caught_up", count=booked)
     swept = await house.book.sweep()
     if swept.expired or swept.voided:
         house.log("book.swept", voided_count=len(swept.voided), expired_count=len(swept.expired))

@@ -219,8 +219,8 @@ async def reserved(house: House, grant: Grant, case: Case) -> AsyncIterator[Hold
 
 
 async def settle(house: House, case: Case) -> None:
-    """Once per hold.  A store that is down leaves the hold to its lease, which charges what was
-    reserved and is corrected when the usage arrives; the caller hears an error, not a lie."""
+    """Once per hold.  While the store is away the book keeps what was used in its journal; only where
+    that fails too the hold is left to its lease, and the caller hears an error, not a lie."""
     meters = case.meters()
     case.close(house.clock.monotonic_ns())
     usage = case.usage_record()

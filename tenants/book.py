@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from policies import price as pricing
 from policies.facts import Meters, Price
 from policies.verdict import Allow, Deny
 from tenants import leases, ledger, prices, reports, usage, windows
@@ -31,6 +32,7 @@ from tenants.asks import (
     Swept,
     VoidAsk,
 )
+from tenants.journal import End, Journal, JournalFull
 from tenants.reports import Explanation, UsageRow
 from tenants.scopes import BudgetAccount, Dimensions
 from tenants.store import Store, StoreUnavailable
@@ -52,6 +54,8 @@ __all__ = [
 ]
 
 
+CAUGHT_UP_MOST = 1_000
+"""Ends out of the journal at once."""
 HOLD_S = 10
 """Nobody waits longer to hear whether a hold was made."""
 
@@ -76,12 +80,16 @@ class Book:
     """`owner` names this process, anew at each start; `clock_ms` is wall time, which decides where the
     database has no clock of its own."""
 
-    def __init__(self, store: Store, *, owner: str, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, store: Store, *, owner: str, clock_ms: Callable[[], int], journal: Journal
+    ) -> None:
         self._store = store
+        self._journal = journal
         self._owner = owner
         self._now_ms = store.clock_ms(clock_ms)
         self._published: Mapping[str, Price] = {}
         self._doubtful: set[str] = set()
+        self._held_at: dict[str, Price] = {}  # of what runs here
 
     async def publish_prices(self, published: Iterable[Price]) -> None:
         """Keep the price list.  BookFault where one that is kept already has changed."""
@@ -95,7 +103,6 @@ class Book:
         try:
             async with asyncio.timeout(HOLD_S):
                 verdict: Allow[Hold] | Deny = await self._store.ask(self._turn, ask)
-                return verdict
         except TimeoutError as why:
             self._undo(ask.request_id)
             raise StoreUnavailable(
@@ -107,6 +114,9 @@ class Book:
         except asyncio.CancelledError:
             self._undo(ask.request_id)
             raise
+        if isinstance(verdict, Allow):
+            self._held_at[ask.request_id] = ask.price
+        return verdict
 
     async def mark_dispatched(self, request_id: str) -> bool:
         """For holds asked with `dispatched=False`.  False: it may not start."""
@@ -117,14 +127,56 @@ class Book:
     async def settle(
         self, request_id: str, meters: Meters, record: UsageRecord | None = None
     ) -> Settled:
-        """Bill, once; also when the caller is cancelled meanwhile.  A repeat hears the first result."""
-        settled: Settled = await self._store.ask(self._turn, SettleAsk(request_id, meters, record))
-        return settled
+        """Bill, once; also when the caller is cancelled meanwhile.  A repeat hears the first result.
+        While the store is away what was used is kept in the journal, and booked when it is back."""
+        price = self._held_at.pop(request_id, None)
+        settled = await self._end(SettleAsk(request_id, meters, record))
+        if settled is not None:
+            assert isinstance(settled, Settled)
+            return settled
+        if price is None:  # not held by this process: what it comes to is the store's to say
+            raise StoreUnavailable("the use is kept, and booked when the store is back")
+        return Settled(pricing.charge(price, meters))
 
     async def void(self, request_id: str, record: UsageRecord | None = None) -> bool:
         """Nothing ran.  False where there was nothing to void."""
-        voided: bool = await self._store.ask(self._turn, VoidAsk(request_id, record))
-        return voided
+        self._held_at.pop(request_id, None)
+        return await self._end(VoidAsk(request_id, record)) is not False
+
+    async def _end(self, end: End) -> Settled | bool | None:
+        """None: it is in the journal.  A caller who leaves meanwhile loses nothing."""
+        try:
+            answer: Settled | bool = await self._store.ask(self._turn, end)
+        except StoreUnavailable:
+            try:
+                await self._journal.append(end)
+            except JournalFull as full:
+                raise StoreUnavailable(f"the use could not be booked: {full}") from full
+            return None
+        return answer
+
+    async def book_journal(self) -> int:
+        """What waits in the journal goes to the store, in order.  Returns how many ends that were; call
+        again while it returns any.  StoreUnavailable: it waits on."""
+        waiting = self._journal.waiting[:CAUGHT_UP_MOST]
+        answers = await asyncio.gather(
+            *(self._store.ask(self._turn, end) for end in waiting), return_exceptions=True
+        )
+        taken = 0
+        for answer in answers:
+            if isinstance(answer, StoreUnavailable):
+                break
+            taken += 1  # a BookFault too: told again, it would be one again
+        if taken:
+            await self._journal.taken(taken)
+        if taken < len(waiting):
+            raise StoreUnavailable(f"{len(waiting) - taken} ends wait for the store")
+        return taken
+
+    @property
+    def journalled(self) -> int:
+        """Ends that wait for the store."""
+        return len(self._journal)
 
     async def record(self, record: UsageRecord) -> bool:
         """Keep the record of a request that never reached a hold, for `explain`."""
@@ -143,7 +195,7 @@ class Book:
         """Resolve holds whose lease lapsed, and those of which nobody knew whether they were made.
         Call every few seconds."""
         for request_id in tuple(self._doubtful):
-            await self.void(request_id)
+            await self._store.ask(self._turn, VoidAsk(request_id))
             self._doubtful.discard(request_id)
         return await self._store.write(lambda conn: leases.sweep(conn, now_ms=self._now_ms(conn)))
 

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 SPARE_UID = 65_534
@@ -105,10 +106,16 @@ class Cluster:
         self._process.wait()
 
     def pause(self) -> None:
-        os.killpg(self._process.pid, signal.SIGSTOP)
+        """It takes what is said to it and answers nothing."""
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.killpg(self._process.pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        postmaster = psutil.Process(self._process.pid)  # its backends are groups of their own
+        for process in (postmaster, *postmaster.children(recursive=True)):
+            process.send_signal(number)
 
     def close(self) -> None:
         if self._process.poll() is None:

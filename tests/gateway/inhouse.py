@@ -52,6 +52,7 @@ from security.pseudonyms import Pseudonyms
 from tenants.book import Book
 from tenants.config import DirectoryConfig, PlanConfig, TenantConfig
 from tenants.directory import Directory
+from tenants.journal import Journal
 from tenants.secrets import SecretTable
 from tenants.store import Store
 from tenants.tempo import MemoryTempo, Tempo
@@ -185,7 +186,12 @@ async def inhouse(
         stack.push_async_callback(audit.aclose)
         store = Store.open(f"sqlite:///{folder}/lockgate.db")
         stack.push_async_callback(asyncio.to_thread, store.close)
-        book = Book(store, owner="test", clock_ms=clock.wall_ms)
+        book = Book(
+            store,
+            owner="test",
+            clock_ms=clock.wall_ms,
+            journal=Journal(folder / "unbooked.jsonl"),
+        )
         await book.publish_prices(prices)
         await book.recover()
         directory = Directory(

@@ -16,6 +16,7 @@ import pytest
 
 from policies.facts import Budget, Price
 from tenants.book import Book, BudgetAccount, Dimensions, HoldAsk, UsageRecord
+from tenants.journal import Journal
 from tenants.store import Store
 from tests.servers_postgres import database, needs_postgres
 
@@ -79,7 +80,8 @@ def on_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def opened(clock: Clock, path: Path, owner: str = "p1") -> Iterator[Book]:
     store = Store.open(Where.url(path))
     try:
-        yield Book(store, owner=owner, clock_ms=clock)
+        journal = Journal(path.with_name("unbooked.jsonl"))
+        yield Book(store, owner=owner, clock_ms=clock, journal=journal)
     finally:
         store.close()
 

@@ -36,6 +36,7 @@ from tenants.directory import (
     ProjectConfig,
     TenantConfig,
 )
+from tenants.journal import Journal
 from tenants.store import Store, StoreUnavailable
 from tests.tenants.house import DIMS, NOON_MS, ask, folder, run
 
@@ -319,7 +320,12 @@ def test_a_rotated_key_keeps_its_budget_and_what_it_has_spent() -> None:
         with folder() as where:
             with store_in(where / "x.db") as store:
                 directory = await loaded(store, clock)
-                book = Book(store, owner="p1", clock_ms=lambda: int(clock.s) * 1000)
+                book = Book(
+                    store,
+                    owner="p1",
+                    clock_ms=lambda: int(clock.s) * 1000,
+                    journal=Journal(where / "unbooked.jsonl"),
+                )
                 await directory.add_key(KEY, **BY)
                 at = BudgetTarget("acme", "key", "k1")
                 await directory.set_budget(at, Budget(120_000), **BY)
@@ -331,7 +337,12 @@ def test_a_rotated_key_keeps_its_budget_and_what_it_has_spent() -> None:
                 await directory.rotate_key("k2", new_id="k3", new_digest=b"\3" * 32, **BY)
             with store_in(where / "x.db") as store:
                 directory = await loaded(store, clock)
-                book = Book(store, owner="p1", clock_ms=lambda: int(clock.s) * 1000)
+                book = Book(
+                    store,
+                    owner="p1",
+                    clock_ms=lambda: int(clock.s) * 1000,
+                    journal=Journal(where / "unbooked.jsonl"),
+                )
                 who = Principal("acme", None, "svc", "idp", Credential(CredentialKind.KEY, "k3"))
                 standing = directory.standing(who)
                 assert isinstance(standing, Standing)
