@@ -29,7 +29,7 @@ from policies.budget import fit
 from policies.facts import Meters, Price
 from policies.price import Charge, Line, Meter
 from policies.verdict import Allow, Deny
-from tenants import postings, prices, schema, usage, windows
+from tenants import periods, postings, prices, schema, usage, windows
 from tenants.asks import (
     Ask,
     BookFault,
@@ -121,7 +121,8 @@ class _Page:
             since_s=min([row["at_ms"] for row in self._rows.values()], default=now_ms) // 1000,
             now_s=now_ms // 1000,
         )
-        self._postings = Postings(now_ms)
+        admitted_ms = [row["at_ms"] for row in self._rows.values()]
+        self._postings = Postings(now_ms, periods.gate(conn, admitted_ms, now_ms))
         self._records: list[UsageRecord] = []
 
     def answer(self, ask: Ask) -> Any:

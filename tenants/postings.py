@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select
 
+from policies.periods import effective_for
 from policies.price import Charge, Line, Meter
 from tenants import schema
 
@@ -33,8 +34,9 @@ _BILLED_AS = {"SETTLED": USAGE, "EXPIRED": ESTIMATE}
 class Postings:
     """What a turn appends, gathered until it is written."""
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, closed_until_ms: int = 0) -> None:
         self._now_ms = now_ms
+        self._closed_until_ms = closed_until_ms
         self._transfers: list[dict[str, Any]] = []
         self._lines: list[dict[str, Any]] = []
 
@@ -54,7 +56,7 @@ class Postings:
                 "credit": credit,
                 "amount": amount,
                 "at_ms": self._now_ms,
-                "effective_ms": row["at_ms"],
+                "effective_ms": self._effective_ms(row),
             }
         )
 
@@ -70,9 +72,14 @@ class Postings:
                 "unit_price": line.unit_price,
                 "nano_usd": line.nano_usd,
                 "at_ms": self._now_ms,
+                "effective_ms": self._effective_ms(row),
             }
             for line in of
         ]
+
+    def _effective_ms(self, row: Mapping[Any, Any]) -> int:
+        """When it counts: as its request was admitted, or now where that month is closed."""
+        return effective_for(self._closed_until_ms, row["at_ms"], self._now_ms)
 
     def write(self, conn: Connection) -> None:
         if self._transfers:

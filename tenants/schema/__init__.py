@@ -23,6 +23,7 @@ from tenants.schema.money import (
     reservation,
     usage_event,
 )
+from tenants.schema.periods import period, period_gate
 from tenants.schema.registered import (
     registration,
     registration_reader,
@@ -37,6 +38,8 @@ __all__ = [
     "change",
     "ledger_entry",
     "metadata",
+    "period",
+    "period_gate",
     "price",
     "registration",
     "registration_reader",

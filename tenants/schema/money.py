@@ -89,6 +89,7 @@ ledger_entry = Table(
     CheckConstraint("amount > 0 AND debit <> credit", name="a_transfer_moves"),
     Index("ledger_request", "request_id"),
     Index("ledger_tenant", "tenant", "effective_ms"),
+    Index("ledger_effective", "effective_ms"),
 )
 
 usage_event = Table(
@@ -103,6 +104,8 @@ usage_event = Table(
     whole("unit_price"),
     whole("nano_usd"),
     whole("at_ms"),
+    whole("effective_ms"),
+    Index("usage_effective", "effective_ms"),
 )
 
 request = Table(
