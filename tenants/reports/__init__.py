@@ -1,0 +1,24 @@
+"""What was used and what it cost, read from the book.  Every cut sums to the ledger.
+
+Refuses to know: who may see it (access), how it is printed.  Source: MONEY.md §1, invariant 9; §2.
+"""
+
+from __future__ import annotations
+
+from tenants.reports.cuts import Asked, Cut, UsageRow, cut, total, usage_rows
+from tenants.reports.explained import Explanation, explain
+from tenants.reports.facts import COLUMNS, FILTERS, spend
+
+__all__ = [
+    "COLUMNS",
+    "FILTERS",
+    "Asked",
+    "Cut",
+    "Explanation",
+    "UsageRow",
+    "cut",
+    "explain",
+    "spend",
+    "total",
+    "usage_rows",
+]

@@ -1,0 +1,44 @@
+"""One request, in numbers: what `explain` shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from policies.price import Charge
+from tenants import ledger, usage
+from tenants.scopes import Dimensions
+from tenants.usage import UsageRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`record` is None while it runs, or where it ended without its own word; `state` is None where
+    nothing was ever held (it was refused)."""
+
+    request_id: str
+    dims: Dimensions
+    record: UsageRecord | None
+    state: str | None
+    reserved_nano_usd: int
+    charge: Charge | None
+    estimated: bool
+
+
+def explain(conn: Connection, request_id: str) -> Explanation | None:
+    record = usage.read(conn, request_id)
+    row = ledger.find(conn, request_id)
+    if row is None:
+        if record is None:
+            return None
+        return Explanation(request_id, record.dims, record, None, 0, None, estimated=False)
+    return Explanation(
+        request_id,
+        usage.dims_of(row),
+        record,
+        row["state"],
+        row["amount"],
+        ledger.charge_now(conn, row),
+        row["estimated"],
+    )
