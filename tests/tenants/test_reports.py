@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from policies.facts import Meters
-from tests.tenants.house import DIMS, NOON_MS, Clock, ask, folder, opened, record, run
+from policies.periods import month_at
+from tenants.finance import Finance
+from tenants.reports import COLUMNS, Asked, UsageRow
+from tenants.reports.facts import Slice
+from tests.tenants.finance_kit import HOUR_MS, STORIES, Story, groups, house, ledger_sum, lived
+from tests.tenants.house import DIMS, NOON_MS, Clock, ask, folder, on_both, opened, record, run
+
+both = pytest.mark.usefixtures("on_both")
+__all__ = ["on_both"]
 
 ALL: dict[str, Any] = {"from_ms": 0, "to_ms": 2**60}
 PEOPLE = (
@@ -21,6 +31,7 @@ PEOPLE = (
 )
 
 
+@both
 def test_every_grouping_sums_to_the_ledger() -> None:
     async def test() -> None:
         clock = Clock()
@@ -48,7 +59,7 @@ def test_every_grouping_sums_to_the_ledger() -> None:
                     assert sum(row.nano_usd for row in rows) == total
                     assert sum(row.requests for row in rows) == 10
                     assert sum(row.estimated for row in rows) == 5
-                    assert sum(row.device_ns for row in rows) == 35
+                    assert sum(row.device_ns or 0 for row in rows) == 35
                     assert len({tuple(row.group.items()) for row in rows}) == len(rows)
             (row,) = await book.usage((), tenant="globex", **ALL)
             assert row.nano_usd == await book.spend(tenant="globex", **ALL) == 50_000 + 27_650
@@ -68,6 +79,60 @@ def test_every_grouping_sums_to_the_ledger() -> None:
     run(test)
 
 
+@pytest.mark.slow
+@given(STORIES)
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_whatever_happens_every_cut_sums_to_the_ledger(stories: list[Story]) -> None:
+    """Also cut by time, meter and price, over any part of the time, and read in pages of any size."""
+    run(partial(every_cut, stories, size_most=3))
+
+
+@pytest.mark.slow
+@both
+def test_every_cut_is_the_same_on_both() -> None:
+    """One of each fate, in two months, at prices that round."""
+    meters = Meters(3, 4, 5, 6)
+    fates = ("settle", "void", "open", "expire", "late")
+    days = 5 * 24 * HOUR_MS
+    stories = [Story(at, days, at % 3, meters, fate) for at, fate in enumerate(fates * 2, -5)]
+    run(partial(every_cut, stories, size_most=2))
+
+
+async def every_cut(stories: list[Story], *, size_most: int) -> None:
+    clock = Clock()
+    with folder() as where, house(clock, where / "x.db") as (book, finance):
+        await lived(book, clock, stories)
+        total = await book.spend(**ALL)
+        assert total == await ledger_sum(finance)
+        for size in range(1, size_most + 1):
+            for by in list(combinations(COLUMNS, size))[:: size**3]:
+                found = await book.usage(by, **ALL)
+                assert sum(row.nano_usd for row in found) == total, by
+                assert len(set(groups(found))) == len(found)
+                assert groups(found) == sorted(groups(found), key=_nulls_first)
+                if size == 2:
+                    assert await in_pages(finance, by) == list(found)
+        for tenant in ("acme", "globex"):
+            one: dict[str, Any] = {**ALL, "tenant": tenant}
+            found = await book.usage(["day", "meter"], **one)
+            assert sum(row.nano_usd for row in found) == await book.spend(**one)
+        for month in await book.usage(["month"], **ALL):
+            span = month_at(int(month.group["month"] or 0))
+            within: dict[str, Any] = {"from_ms": span.start_ms, "to_ms": span.end_ms}
+            assert await book.spend(**within) == month.nano_usd
+            by_hour = await book.usage(["hour", "user"], **within)
+            assert sum(row.nano_usd for row in by_hour) == month.nano_usd
+
+
+def _nulls_first(group: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple((value is not None, "" if value is None else value) for value in group)
+
+
+async def in_pages(finance: Finance, by: tuple[str, ...]) -> list[UsageRow]:
+    return [row async for row in finance.every(Asked(by=by, of=Slice(**ALL), most=2))]
+
+
+@both
 def test_a_request_belongs_to_the_time_it_was_admitted() -> None:
     async def test() -> None:
         clock = Clock()
