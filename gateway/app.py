@@ -14,7 +14,17 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api import admin, admin_call, cache, documents, registered_call, secrets, templates
+from gateway.api import (
+    admin,
+    admin_call,
+    cache,
+    documents,
+    finance,
+    organization,
+    registered_call,
+    secrets,
+    templates,
+)
 from gateway.api.caller import Me, Model, Models, Request
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
@@ -52,7 +62,7 @@ def admin_app(house: House) -> ASGIApp:
     def route(handler: admin_call.Handler, prefix: str = "", suffix: str = "") -> admin_call.Route:
         return admin_call.Route(house, handler, doorway, prefix, suffix)
 
-    keys, tenants = "/v1/admin/keys/", "/v1/admin/tenants/"
+    keys, tenants, months = "/v1/admin/keys/", "/v1/admin/tenants/", "/v1/admin/periods/"
     return Problems(
         Rooms(
             [
@@ -72,7 +82,12 @@ def admin_app(house: House) -> ASGIApp:
                 _post(tenants + "{id}/resume", route(admin.resume, tenants, "/resume")),
                 _get("/v1/admin/budgets", route(admin.budgets)),
                 _post("/v1/admin/budgets", route(admin.set_budget)),
-                _get("/v1/admin/usage", route(admin.usage)),
+                _get("/v1/admin/usage", route(finance.usage)),
+                _get("/v1/organization/costs", route(organization.costs)),
+                _get("/v1/organization/usage/completions", route(organization.completions)),
+                _get("/v1/admin/periods", route(finance.listed_periods)),
+                _post(months + "{id}/close", route(finance.close, months, "/close")),
+                _get(months + "{id}/verify", route(finance.verify, months, "/verify")),
                 _get("/v1/admin/requests/{id}", route(admin.request, "/v1/admin/requests/")),
                 _get("/v1/admin/check", route(admin.check)),
                 _get("/v1/admin/cache", route(cache.listed)),

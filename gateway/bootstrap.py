@@ -57,6 +57,7 @@ from security.pseudonyms import Pseudonyms
 from security.undumped import forbid_dumps
 from tenants.book import Book, BookFault
 from tenants.directory import Change, Directory
+from tenants.finance import Finance
 from tenants.journal import Journal
 from tenants.secrets import SecretTable
 from tenants.store import Store, StoreRefused
@@ -296,6 +297,7 @@ async def opened(
             prices=Prices(prices),
             tempo=tempo,
             book=book,
+            finance=Finance(store, clock_ms=clock.wall_ms),
             deployments={name: each for each in deployments for name in (each.name, *each.aliases)},
             audit=audit,
             live=live,

@@ -33,6 +33,7 @@ from security.keyring_tenants import TenantSecrets
 from security.pseudonyms import Pseudonyms
 from tenants.book import Book
 from tenants.directory import Directory
+from tenants.finance import Finance
 from tenants.tempo import Tempo
 
 
@@ -113,6 +114,7 @@ class House:
     prices: Prices
     tempo: Tempo
     book: Book
+    finance: Finance
     deployments: Mapping[str, Deployment]  # by name and by alias
     audit: AuditLog
     live: Live

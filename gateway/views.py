@@ -19,7 +19,7 @@ from gateway.service_classes import terms_view
 from policies import access
 from policies.facts import Credential, CredentialKind, Limits, Principal
 from policies.price import Charge, Meter
-from tenants.book import Balance, Explanation, UsageRow
+from tenants.book import Balance, Explanation
 from tenants.directory import BudgetTarget, KeyRecord
 from tenants.scopes import account_of, budget_accounts, dimensions, scope_limits
 
@@ -218,31 +218,6 @@ def rounded_ms(span_ns: int, *, exact: bool) -> float:
         return round(ms, 3)
     digits = 1 - math.floor(math.log10(ms))
     return round(ms, digits)
-
-
-def usage_view(rows: Sequence[UsageRow], *, cost: bool) -> dict[str, object]:
-    """`total` is the sum of `rows`, whatever they are grouped by."""
-    return {
-        "rows": [{**row.group, **_numbers((row,), cost=cost)} for row in rows],
-        "total": _numbers(rows, cost=cost),
-    }
-
-
-def _numbers(rows: Sequence[UsageRow], *, cost: bool) -> dict[str, object]:
-    money = sum(row.nano_usd for row in rows)
-    numbers: dict[str, object] = {
-        "requests": sum(row.requests for row in rows),
-        "estimated": sum(row.estimated for row in rows),
-        "input_tokens": sum(row.input_tokens for row in rows),
-        "cached_input_tokens": sum(row.cached_input_tokens for row in rows),
-        "cache_write_tokens": sum(row.cache_write_tokens for row in rows),
-        "output_tokens": sum(row.output_tokens for row in rows),
-        "nano_usd": money,
-        "usd": usd(money),
-    }
-    if cost:
-        numbers["device_ns"] = sum(row.device_ns for row in rows)
-    return numbers
 
 
 def key_view(key: KeyRecord) -> dict[str, object]:

@@ -117,6 +117,11 @@ def may_read_cost(principal: Principal) -> bool:
     return _operates(principal, Role.OPERATOR, Role.OPERATOR_FINANCE)
 
 
+def may_close_period(principal: Principal) -> bool:
+    """Close a month, of all tenants at once, and check what was closed."""
+    return _operates(principal, Role.OPERATOR, Role.OPERATOR_FINANCE)
+
+
 def may_set_budget(principal: Principal, tenant: str, scope: str) -> bool:
     """A tenant's administrator divides the tenant's budget; only an operator sets that itself."""
     if _operates(principal, Role.OPERATOR, Role.OPERATOR_FINANCE):

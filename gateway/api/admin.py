@@ -24,7 +24,6 @@ from policies import access
 from policies.facts import Budget, Role
 from policies.verdict import Deny, Reason
 from tenants.directory import Directory, KeyRecord
-from tenants.reports import COLUMNS as USAGE_COLUMNS
 from tenants.store import StoreUnavailable
 
 FOR_EVER_MS = 2**62
@@ -300,21 +299,6 @@ async def budgets(call: Call) -> object:
     if tenant is not None:
         knowing(call, tenant)
     return {"budgets": await views.budgets_view(call.house, tenant)}
-
-
-async def usage(call: Call) -> object:
-    asked = query(call.scope, frozenset({"by", "from", "to", "tenant"}))
-    tenant = asked.get("tenant") or call.who.tenant
-    permit(access.may_read_usage(call.who, tenant))
-    by = tuple(part for part in asked.get("by", "tenant").split(",") if part)
-    if not by or len(set(by)) != len(by) or not set(by) <= set(USAGE_COLUMNS):
-        raise invalid("'by' is a list of: " + ", ".join(USAGE_COLUMNS) + ".", param="by")
-    from_ms = views.instant_ms(asked.get("from"), "from", 0)
-    to_ms = views.instant_ms(asked.get("to"), "to", FOR_EVER_MS)
-    if "to" in asked and "from" in asked and to_ms <= from_ms:
-        raise invalid("'to' is the day after the last, so it must be after 'from'.", param="to")
-    rows = await call.house.book.usage(by, from_ms=from_ms, to_ms=to_ms, tenant=tenant)
-    return views.usage_view(rows, cost=access.may_read_cost(call.who))
 
 
 async def request(call: Call) -> object:

@@ -10,6 +10,8 @@ from starlette.types import Scope
 from gateway.errors import invalid
 from gateway.quoting import fit
 
+VALUES_MAX = 500
+
 
 def json_bytes(value: object) -> bytes:
     return msgspec.json.encode(value)
@@ -21,6 +23,32 @@ def path_value(scope: Scope, prefix: str) -> str:
     assert isinstance(path, str)
     assert path.startswith(prefix)
     return path[len(prefix) :]
+
+
+def query_lists(scope: Scope, one: frozenset[str], many: frozenset[str]) -> dict[str, list[str]]:
+    """The query's values by name, where those of `many` may come more than once, as `name=a&name=b` and
+    as `name[]=a&name[]=b`.  Raises ApiError 400 as `query`, and for more than 500 values."""
+    text = scope.get("query_string", b"").decode("latin-1")
+    found: dict[str, list[str]] = {}
+    try:
+        pairs = parse_qsl(
+            text, keep_blank_values=True, strict_parsing=bool(text), max_num_fields=VALUES_MAX
+        )
+    except ValueError as why:
+        raise invalid(
+            f"The query string is not of the form name=value&name=value, of at most {VALUES_MAX} values."
+        ) from why
+    for given, value in pairs:
+        name = given.removesuffix("[]") if given.removesuffix("[]") in many else given
+        if name not in one | many:
+            expected = ", ".join(sorted(one | many))
+            raise invalid(
+                f"The query has the unknown name '{fit(name)}'. Expected: {expected}.", param=name
+            )
+        if name in found and name in one:
+            raise invalid(f"The query names '{name}' twice.", param=name)
+        found.setdefault(name, []).append(value)
+    return found
 
 
 def query(scope: Scope, allowed: frozenset[str]) -> dict[str, str]:

@@ -52,6 +52,7 @@ from security.pseudonyms import Pseudonyms
 from tenants.book import Book
 from tenants.config import DirectoryConfig, PlanConfig, TenantConfig
 from tenants.directory import Directory
+from tenants.finance import Finance
 from tenants.journal import Journal
 from tenants.secrets import SecretTable
 from tenants.store import Store
@@ -231,6 +232,7 @@ async def inhouse(
             prices=Prices(PriceList(prices)),
             tempo=tempo or MemoryTempo(lambda: time.monotonic_ns() // 1_000_000),
             book=book,
+            finance=Finance(store, clock_ms=clock.wall_ms),
             deployments={MODEL: deployment},
             audit=audit,
             caches=found,

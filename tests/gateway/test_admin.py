@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,6 +77,14 @@ DOORS = (
     ),
     door("GET", "/v1/admin/usage", OPERATOR, MONEY, ADMIN, FINANCE, query="tenant=acme"),
     door("GET", "/v1/admin/usage", OPERATOR, MONEY, ADMIN, FINANCE, "globex/admin"),
+    *(
+        door("GET", path, OPERATOR, MONEY, ADMIN, FINANCE, *more, query="start_time=1" + query)
+        for path in ("/v1/organization/costs", "/v1/organization/usage/completions")
+        for query, more in (("&tenant=acme", ()), ("", ("globex/admin",)))
+    ),
+    door("GET", "/v1/admin/periods", OPERATOR, MONEY, ADMIN, FINANCE, "globex/admin"),
+    door("POST", "/v1/admin/periods/9998-12/close", OPERATOR, MONEY, body={}, passed=409),
+    door("GET", "/v1/admin/periods/9998-12/verify", OPERATOR, MONEY, passed=404),
     door("GET", "/v1/admin/requests/{request}", OPERATOR, ADMIN, "acme/alice", denied=404),
     door("GET", "/v1/admin/check", OPERATOR, ADMIN, query="tenant=acme"),
     door("GET", "/v1/admin/queue", OPERATOR, ADMIN, "globex/admin"),
@@ -171,10 +180,7 @@ def test_no_route_is_forgotten(tmp_path: Path) -> None:
         routes = app.app.router.routes  # type: ignore[attr-defined]
         paths = {route.path for route in routes} - {"/health", "/ready"}
         paths = {path for path in paths if not path.startswith(REGISTERED)}  # test_registered
-        known = {
-            each.path.replace("{key}", "{id}").replace("{request}", "{id}").replace("acme", "{id}")
-            for each in DOORS
-        }
+        known = {re.sub(r"\{key\}|\{request\}|acme|9998-12", "{id}", each.path) for each in DOORS}
         assert paths == known
 
     lived(tmp_path, story)
@@ -199,7 +205,21 @@ WRONG: tuple[tuple[str, str, str, object, int], ...] = (
     ("GET", "/v1/admin/keys", "x=1", None, 400),
     ("GET", "/v1/admin/keys", "tenant=acme&tenant=globex", None, 400),
     ("GET", "/v1/admin/budgets", "scope=user", None, 400),
-    ("GET", "/v1/admin/usage", "by=tenant&limit=5", None, 400),
+    ("GET", "/v1/admin/usage", "by=tenant&limit=0", None, 400),
+    ("GET", "/v1/admin/usage", "by=tenant&limit=10001", None, 400),
+    ("GET", "/v1/admin/usage", "by=tenant&limit=-1", None, 400),
+    ("GET", "/v1/admin/usage", "by=tenant&page=x", None, 400),
+    ("GET", "/v1/admin/usage", "by=tenant&page=WzFd", None, 400),
+    ("GET", "/v1/admin/usage", "by=day&page=WyJ4Il0", None, 400),
+    ("GET", "/v1/admin/usage", "by=day&page=Wy0xXQ", None, 400),
+    ("GET", "/v1/admin/usage", "by=day,user&page=WzFd", None, 400),
+    ("GET", "/v1/admin/usage", "by=day&page=W1tdXQ", None, 400),
+    ("GET", "/v1/admin/periods", "x=1", None, 400),
+    ("POST", "/v1/admin/periods/2026-13/close", "", {}, 400),
+    ("POST", "/v1/admin/periods/2026-01/close", "", {"force": True}, 400),
+    ("POST", "/v1/admin/periods/9998-12/close", "", {}, 409),
+    ("GET", "/v1/admin/periods/2026/verify", "", None, 400),
+    ("GET", "/v1/admin/periods/1999-01/verify", "", None, 404),
     ("GET", "/v1/admin/usage", "by=prompt", None, 400),
     ("GET", "/v1/admin/usage", "by=tenant,tenant", None, 400),
     ("GET", "/v1/admin/usage", "by=", None, 400),

@@ -100,6 +100,7 @@ EVERYBODY = {
         (lambda p: access.may_read_usage(p, "acme"), "admin finance operator treasurer"),
         (lambda p: access.may_read_usage(p, None), "operator treasurer"),
         (access.may_read_cost, "operator treasurer"),
+        (access.may_close_period, "operator treasurer"),
         (lambda p: access.may_set_budget(p, "acme", "tenant"), "operator treasurer"),
         (lambda p: access.may_set_budget(p, "acme", "project"), "admin operator treasurer"),
         (lambda p: access.may_revoke(p, "acme"), "admin operator guard"),

@@ -1,0 +1,130 @@
+"""What finance reads and does, on the admin listener: usage, months, reconciliation.
+
+A tenant's roles see their tenant, by whatever name they ask; another tenant's ids find nothing, as absent
+ones do.  Errors are RFC 9457 problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway import finance_views, views
+from gateway.api.admin import FOR_EVER_MS, Note, permit
+from gateway.api.admin_call import Call
+from gateway.api.wire import query
+from gateway.errors import ApiError, invalid, not_found
+from gateway.quoting import fit
+from policies import access, periods
+from tenants.finance import CannotClose, Hurdle
+from tenants.reports import COLUMNS, FILTERS, Asked
+from tenants.reports.facts import Slice
+
+LIMIT_DEFAULT, LIMIT_MAX = 1000, 10_000
+NARROWED = frozenset(FILTERS)
+
+
+async def usage(call: Call) -> object:
+    names = frozenset({"by", "from", "to", "tenant", "limit", "page"}) | NARROWED
+    asked = query(call.scope, names)
+    by = tuple(part for part in asked.get("by", "tenant").split(",") if part)
+    if not by or len(set(by)) != len(by) or not set(by) <= set(COLUMNS):
+        raise invalid("'by' is a list of: " + ", ".join(COLUMNS) + ".", param="by")
+    question = Asked(
+        by=by,
+        of=slice_of(call, asked),
+        after=finance_views.place_of(asked.get("page")),
+        most=number(asked, "limit", LIMIT_DEFAULT, LIMIT_MAX),
+    )
+    try:
+        found, total = await call.house.finance.cut(question)
+    except ValueError as why:
+        raise invalid(f"This page belongs to another question: {why}.", param="page") from why
+    return finance_views.usage_view(found, total, cost=access.may_read_cost(call.who))
+
+
+def slice_of(call: Call, asked: Mapping[str, str]) -> Slice:
+    """The tenant, time and filters of a query, within what the caller may read.  An empty filter means
+    those without one."""
+    from_ms = views.instant_ms(asked.get("from"), "from", 0)
+    to_ms = views.instant_ms(asked.get("to"), "to", FOR_EVER_MS)
+    if "to" in asked and "from" in asked and to_ms <= from_ms:
+        raise invalid("'to' is the day after the last, so it must be after 'from'.", param="to")
+    return Slice(
+        from_ms=from_ms,
+        to_ms=to_ms,
+        tenant=readable(call, asked),
+        where={name: (asked[name] or None,) for name in sorted(NARROWED & set(asked))},
+    )
+
+
+def readable(call: Call, asked: Mapping[str, str]) -> str | None:
+    """Whose money is looked at; None: everybody's."""
+    tenant = asked.get("tenant") or call.who.tenant
+    permit(access.may_read_usage(call.who, tenant))
+    return tenant
+
+
+def number(asked: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = asked.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise invalid(f"'{name}' is a whole number from 1 to {most}.", param=name)
+    return int(text)
+
+
+def period(name: str) -> periods.Month:
+    try:
+        return periods.month(name)
+    except ValueError as why:
+        raise invalid(f"'{fit(name)}' is no month like 2026-10.", param="period") from why
+
+
+async def listed_periods(call: Call) -> object:
+    """Which months are open, closing and closed."""
+    query(call.scope, frozenset())
+    permit(access.may_read_usage(call.who, call.who.tenant))
+    hashes = access.may_close_period(call.who)
+    return finance_views.periods_view(await call.house.finance.periods(), hashes=hashes)
+
+
+class CloseAsk(msgspec.Struct, forbid_unknown_fields=True):
+    reason: Note | None = None
+
+
+async def close(call: Call) -> object:
+    permit(access.may_close_period(call.who))
+    assert call.name is not None
+    month, ask = period(call.name), call.decode(CloseAsk)
+    try:
+        closed = await call.house.finance.close(month, actor=call.actor, reason=ask.reason or "")
+    except CannotClose as why:
+        raise _too_early(month, why) from why
+    await call.record("period.closed", tenant=None, target=month.name, reason=None)
+    return finance_views.closed_view(closed)
+
+
+def _too_early(month: periods.Month, found: CannotClose) -> ApiError:
+    earlier = "" if found.earliest is None else found.earliest.name
+    says = {
+        Hurdle.RUNNING: f"{month.name} is not over. It can be closed from "
+        f"{views.when(month.closable_ms)} on.",
+        Hurdle.LATE_USAGE: f"Late usage still enters {month.name}. It can be closed from "
+        f"{views.when(month.closable_ms)} on.",
+        Hurdle.CLOSED: f"{month.name} is closed already.",
+        Hurdle.EARLIER: f"{earlier} is open still. Months are closed in order.",
+    }[found.why]
+    return ApiError(409, "invalid_request_error", f"period_{found.why.value}", says)
+
+
+async def verify(call: Call) -> object:
+    """Whether a closed month is still what was closed."""
+    query(call.scope, frozenset())
+    permit(access.may_close_period(call.who))
+    assert call.name is not None
+    found = await call.house.finance.verify(period(call.name))
+    if found is None:
+        raise not_found("This month is not closed.")
+    return finance_views.verified_view(*found)

@@ -1,0 +1,146 @@
+"""What finance is shown, as plain objects ready for JSON.  Pure translations.
+
+Device time is the operator's to see (DESIGN.md, settled question 5).  Times are UTC.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from gateway.errors import invalid
+from gateway.views import usd, when
+from tenants.finance import Closed, Month, Seal, State
+from tenants.reports import Cut, UsageRow
+
+SPANS = {
+    "minute": "%Y-%m-%dT%H:%MZ",
+    "hour": "%Y-%m-%dT%H:00Z",
+    "day": "%Y-%m-%d",
+    "month": "%Y-%m",
+}
+PAGE_CHARS_MAX = 8192
+NOTHING = UsageRow(
+    group={},
+    requests=0,
+    estimated=0,
+    input_tokens=0,
+    cached_input_tokens=0,
+    cache_write_tokens=0,
+    output_tokens=0,
+    nano_usd=0,
+    estimated_nano_usd=0,
+    adjustment_nano_usd=0,
+    device_ns=0,
+)
+
+Place = tuple[str | int | None, ...]
+
+
+def usage_view(found: Cut, total: UsageRow | None, *, cost: bool) -> dict[str, object]:
+    """`total` is that of all pages, whatever they are grouped by."""
+    view: dict[str, object] = {
+        "rows": [{**_group(row), **_numbers(row, cost=cost)} for row in found.rows],
+        "total": _numbers(total or NOTHING, cost=cost),
+    }
+    if found.next is not None:
+        view["next_page"] = page_of(found.next)
+    return view
+
+
+def _group(row: UsageRow) -> dict[str, object]:
+    return {
+        name: _span(name, value) if isinstance(value, int) else value
+        for name, value in row.group.items()
+    }
+
+
+def _span(name: str, start_ms: int) -> str:
+    return datetime.fromtimestamp(start_ms // 1000, UTC).strftime(SPANS[name])
+
+
+def _numbers(row: UsageRow, *, cost: bool) -> dict[str, object]:
+    numbers: dict[str, object] = {
+        "requests": row.requests,
+        "estimated": row.estimated,
+        "input_tokens": row.input_tokens,
+        "cached_input_tokens": row.cached_input_tokens,
+        "cache_write_tokens": row.cache_write_tokens,
+        "output_tokens": row.output_tokens,
+        "nano_usd": row.nano_usd,
+        "usd": usd(row.nano_usd),
+        "estimated_usd": usd(row.estimated_nano_usd),
+        "adjustment_usd": usd(row.adjustment_nano_usd),
+    }
+    if cost and row.device_ns is not None:
+        numbers["device_ns"] = row.device_ns
+    return numbers
+
+
+def page_of(place: Place) -> str:
+    """Where a reading goes on, as one word for a query."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+
+
+def place_of(page: str | None) -> Place | None:
+    """Raises ApiError 400."""
+    if page is None:
+        return None
+    try:
+        raw = base64.urlsafe_b64decode(page[:PAGE_CHARS_MAX] + "=" * (-len(page) % 4))
+        return tuple(msgspec.json.decode(raw, type=list[str | int | None]))
+    except (binascii.Error, ValueError, msgspec.MsgspecError, RecursionError) as why:
+        raise invalid("'page' is not one that 'next_page' told.", param="page") from why
+
+
+def periods_view(
+    found: Sequence[tuple[Month, State, Closed | None]], *, hashes: bool
+) -> dict[str, object]:
+    """`hashes`: a month's sums are of all tenants, so a tenant sees its state alone."""
+    return {
+        "periods": [
+            {
+                "period": period.name,
+                "state": state.value,
+                "closable_at": when(period.closable_ms),
+                **({} if shut is None or not hashes else closed_view(shut)),
+            }
+            for period, state, shut in found
+        ]
+    }
+
+
+def closed_view(shut: Closed) -> dict[str, object]:
+    return {
+        "period": shut.name,
+        "closed_at": None if shut.closed_at_ms is None else when(shut.closed_at_ms),
+        "sha256": shut.sha256,
+        "entries": shut.entries,
+        "lines": shut.lines,
+        "usd": None if shut.spend_nano_usd is None else usd(shut.spend_nano_usd),
+        "actor": shut.actor,
+        "reason": shut.reason,
+    }
+
+
+def verified_view(kept: Closed, now: Seal) -> dict[str, object]:
+    return {
+        "period": kept.name,
+        "agrees": kept.sha256 == now.sha256,
+        "kept": {
+            "sha256": kept.sha256,
+            "entries": kept.entries,
+            "lines": kept.lines,
+            "usd": usd(kept.spend_nano_usd or 0),
+        },
+        "now": {
+            "sha256": now.sha256,
+            "entries": now.entries,
+            "lines": now.lines,
+            "usd": usd(now.spend_nano_usd),
+        },
+    }
