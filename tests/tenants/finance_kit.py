@@ -14,8 +14,7 @@ from sqlalchemy import Connection, text
 from policies.facts import Meters, Price
 from tenants.book import Book, Dimensions
 from tenants.finance import Finance
-from tenants.store import Store
-from tests.tenants.house import DIMS, PRICE, Clock, Where, ask, record
+from tests.tenants.house import DIMS, PRICE, Clock, ask, opened, record
 
 ODD = Price("m@odd", "m", 0, 333_333_333, 77_777_777, 1_234_567_891, 999_999_999)
 SUB = Price("m@sub", "m", 0, 333_333, 77_777, 1_234_567, 1_499_999)
@@ -82,11 +81,8 @@ async def lived(book: Book, clock: Clock, stories: Iterable[Story]) -> None:
 
 @contextmanager
 def house(clock: Clock, path: Path) -> Iterator[tuple[Book, Finance]]:
-    store = Store.open(Where.url(path))
-    try:
-        yield Book(store, owner="p1", clock_ms=clock), Finance(store, clock_ms=clock)
-    finally:
-        store.close()
+    with opened(clock, path) as book:
+        yield book, Finance(book._store, clock_ms=clock)
 
 
 async def rows(finance: Finance, query: str) -> list[dict[str, Any]]:
