@@ -273,14 +273,19 @@ class ChatTemplate:
 def _split(outline: str, word: str, sources: Sequence[Segment]) -> tuple[Segment, ...]:
     """Cut an outline at its words.  A word without its sentinel on a side was trimmed there."""
     segments: list[Segment] = []
-    end = 0
-    for found in re.finditer(f"({_SENTINEL}?){word}(\\d+)q({_SENTINEL}?)", outline):
-        segments.append(Segment(outline[end : found.start()], Origin.SCAFFOLD))
-        content = sources[int(found[2])]
-        text = content.text if found[1] else content.text.lstrip()
-        segments.append(replace(content, text=text if found[3] else text.rstrip()))
-        end = found.end()
-    segments.append(Segment(outline[end:], Origin.SCAFFOLD))
+    before, *others = outline.split(word)
+    for other in others:
+        number, closed, after = other.partition("q")
+        if not (closed and number.isdecimal()):  # the template cut it up
+            before += word + other
+            continue
+        content = sources[int(number)]
+        text = content.text if before.endswith(_SENTINEL) else content.text.lstrip()
+        text = text if after.startswith(_SENTINEL) else text.rstrip()
+        segments.append(Segment(before.removesuffix(_SENTINEL), Origin.SCAFFOLD))
+        segments.append(replace(content, text=text))
+        before = after.removeprefix(_SENTINEL)
+    segments.append(Segment(before, Origin.SCAFFOLD))
     return tuple(segment for segment in segments if segment.text)
 
 
