@@ -42,6 +42,7 @@ _HEADER_MEMBERS = frozenset({"alg", "typ", "kid"})
 _TYPES = {"at+jwt": "at+jwt", "application/at+jwt": "at+jwt"}
 # What only ID tokens (OpenID Connect Core §2, §3.3) and security events (RFC 8417) carry.
 _FOREIGN_CLAIMS = frozenset({"nonce", "at_hash", "c_hash", "s_hash", "events"})
+_SIGNATURES = jwt.PyJWS(algorithms=list(ALGORITHMS))
 _OPERATORS = frozenset({Role.OPERATOR, Role.OPERATOR_FINANCE, Role.OPERATOR_SECURITY})
 
 
@@ -200,7 +201,7 @@ def verify_signature(unverified: Unverified, algorithms: tuple[str, ...], key: V
     if unverified.kid is not None and unverified.kid != key.kid:
         raise AuthDenied(Denied.KEY_ID)
     try:
-        jwt.PyJWS(algorithms=allowed).decode_complete(unverified.raw, key.key, algorithms=allowed)
+        _SIGNATURES.decode_complete(unverified.raw, key.key, algorithms=allowed)
     except jwt.PyJWTError as error:
         raise AuthDenied(Denied.SIGNATURE) from error
 
