@@ -21,9 +21,9 @@ def configure(*, development: bool) -> Callable[..., None]:
     """`log(event, **fields)`.  Values of fields that are not on the list are shown as their type."""
     end = [redact.redact, _for_people] if development else redact.processors()
     logger = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
+        structlog.WriteLogger(sys.stderr),  # a line is one write
         processors=[structlog.processors.TimeStamper(fmt="iso", utc=True), *end],
-    )
+    ).bind()
 
     def log(event: str, **fields: object) -> None:
         kept = {name: value for name, value in fields.items() if value is not None}
