@@ -131,7 +131,7 @@ class _House:
         self._mint = mint
         self._reports = reports
         self._context = WorkerContext(None)
-        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._connections: dict[asyncio.Task[None], GuardedConnection] = {}
         self._config = Config()
         self._config.alpn_protocols = ["http/1.1"]
         self._config.include_server_header = False
@@ -167,20 +167,22 @@ class _House:
                 refused=self._reports.refused,
             )
             task = loop.create_task(connection.run())
-            self._connections[task] = writer
+            self._connections[task] = connection
             task.add_done_callback(self._leave)
 
         return enter
 
     def _leave(self, task: asyncio.Task[None]) -> None:
-        writer = self._connections.pop(task)
+        writer = self._connections.pop(task).writer
         if not writer.transport.is_closing():
             writer.transport.abort()
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._reports.failed(fault)
 
     async def drain(self, drain_s: float) -> None:
-        await self._context.terminated.set()  # idle connections close, busy ones after their answer
+        await self._context.terminated.set()  # busy connections close after their answer
+        for connection in self._connections.values():
+            connection.hang_up()
         if self._connections:
             await asyncio.wait(set(self._connections), timeout=drain_s)
 
@@ -190,8 +192,8 @@ class _House:
             task.cancel()
         if self._connections:
             await asyncio.wait(set(self._connections), timeout=CUT_S)
-        for writer in self._connections.values():
-            writer.transport.abort()
+        for connection in self._connections.values():
+            connection.writer.transport.abort()
 
 
 def _bind_all(listeners: Sequence[Listener], bounds: Bounds) -> list[socket.socket]:

@@ -1,7 +1,8 @@
-"""A connection that is over leaves nothing to the cyclic collector.
+"""What a connection leaves behind, and in how many writes an answer leaves.
 
-What only the collector frees stays until a full collection, and a server with a large heap at rest
-makes few of those: it would look like a leak for a quarter of an hour."""
+A connection that is over leaves nothing to the cyclic collector.  What only the collector frees stays
+until a full collection, and a server with a large heap at rest makes few of those: it would look like a
+leak for a quarter of an hour."""
 
 from __future__ import annotations
 
@@ -60,3 +61,86 @@ def test_a_connection_that_is_over_is_freed_at_once(
         play(scene)
     finally:
         gc.enable()
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the connections of this test have written, one a call."""
+    seen: list[bytes] = []
+
+    def watched(*args: Any, **kwargs: Any) -> GuardedConnection:
+        connection = GuardedConnection(*args, **kwargs)
+        write = connection.writer.write
+
+        def noted(data: bytes) -> None:
+            seen.append(bytes(data))
+            write(data)
+
+        connection.writer.write = noted  # type: ignore[assignment,method-assign]
+        return connection
+
+    monkeypatch.setattr(listen, "GuardedConnection", watched)
+    return seen
+
+
+@pytest.mark.parametrize("path", ("/v1/x", "/v1/nothing", "/v1/tail"))
+def test_an_answer_is_one_write(path: str, writes: list[bytes]) -> None:
+    async def scene(running: Running, tiny: Tiny) -> None:
+        async with running.client() as client:
+            for _ in range(3):  # on one connection
+                await client.send(request(f"GET {path}"))
+                assert (await client.answer()).status == 200
+        async with running.client() as client:
+            await client.send(request(f"GET {path}", "Connection: close"))
+            assert (await client.rest()).startswith(b"HTTP/1.1 200")
+
+    play(scene)
+    assert len(writes) == 4
+    assert all(each.startswith(b"HTTP/1.1 200") for each in writes)
+
+
+def test_a_head_goes_out_though_its_body_is_late(writes: list[bytes]) -> None:
+    async def scene(running: Running, tiny: Tiny) -> None:
+        async with running.client() as client:
+            await client.send(request("GET /v1/head"))
+            assert (await client.head()).status == 200
+            assert len(writes) == 1
+            tiny.release.set()
+            assert await client.chunk() == b"HTTP/1.1 200 body"
+
+    play(scene)
+
+
+def test_a_head_goes_out_though_its_answer_is_cut() -> None:
+    async def scene(running: Running, tiny: Tiny) -> None:
+        async with running.client() as client:
+            await client.send(request("GET /v1/cut"))
+            assert (await client.rest()).startswith(b"HTTP/1.1 200")
+
+    play(scene)
+
+
+def test_a_first_piece_takes_its_head_along(writes: list[bytes]) -> None:
+    async def scene(running: Running, tiny: Tiny) -> None:
+        async with running.client() as client:
+            await client.send(request("GET /v1/stream"))
+            assert (await client.head()).status == 200
+            assert await client.chunk() == b"begin"
+            assert len(writes) == 1
+            tiny.release.set()
+            assert await client.chunk() == b"end"
+
+    play(scene)
+
+
+def test_waiting_for_the_next_request_makes_no_task() -> None:
+    async def scene(running: Running, tiny: Tiny) -> None:
+        async with running.client() as client:
+            await answered(client)
+            at_rest = len(asyncio.all_tasks())
+            await answered(client)
+            assert len(asyncio.all_tasks()) == at_rest
+            names = {each.get_coro().__qualname__ for each in asyncio.all_tasks()}  # type: ignore[union-attr]
+            assert not any("idle" in name for name in names)
+
+    play(scene)

@@ -50,6 +50,14 @@ class Tiny:
                 await self._start(send)
                 await self.release.wait()
                 await send({"type": "http.response.body", "body": b"end"})
+            case "/v1/head":
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                await self.release.wait()
+                await send({"type": "http.response.body", "body": b"HTTP/1.1 200 body"})
+            case "/v1/cut":
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+            case "/v1/nothing":
+                await respond(send, 200, [], b"")
             case "/v1/late":
                 await self._start(send)
                 await asyncio.sleep(0.05)  # the unread body fills the server's queue meanwhile
