@@ -32,6 +32,7 @@ VERSION = b"lockgate/audit/v1"
 GENESIS = bytes(32)
 LINE_BYTES_MAX = 8192
 HEAD_BYTES = 384
+_CANONICAL = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True)
 _TAIL = re.compile(rb',"hash":"([0-9a-f]{64})","mac":"([0-9a-f]{32})"\}\n')
 _TAIL_BYTES = len(b',"hash":"') + 64 + len(b'","mac":"') + 32 + len(b'"}\n')
 
@@ -148,7 +149,7 @@ def _head_line(body: bytes, mac: str) -> bytes:
 
 
 def canonical(value: dict[str, object]) -> bytes:
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode()
+    return _CANONICAL.encode(value).encode()
 
 
 def _hash(last: bytes, signed: bytes) -> bytes:
@@ -156,7 +157,7 @@ def _hash(last: bytes, signed: bytes) -> bytes:
 
 
 def _mac(key: bytes, purpose: bytes, data: bytes) -> bytes:
-    return hmac.new(key, _sized(purpose) + data, hashlib.sha256).digest()
+    return hmac.digest(key, _sized(purpose) + data, "sha256")
 
 
 def _sized(data: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The directories of one log at work: a record counts when one that is current has it; one that fails or
 is late falls behind, and counts again when it has caught up.
 
-Each directory has a thread of its own, so that one that hangs holds nobody up longer than its deadline.
+Each directory of several has a thread of its own, so that one that hangs holds nobody up longer than its deadline.
 While none succeeds, nothing is durable and everybody is told so: where all refuse, all are cut back to
 where they were; where all hang, the first that comes back decides.  One that is behind copies what it
 lacks from one that is current, by itself at first, and its last steps between two batches.
@@ -154,6 +154,10 @@ class Sinks:
 
     def write(self, batch: Batch) -> None:
         """Durable in one directory at least, or in none.  Raises what the last one raised."""
+        if len(self._sinks) == 1:  # nobody would go on without it: no hop to its thread and back
+            self._sinks[0].files.write(batch)
+            self._place = batch.after
+            return
         current = [each for each in self._sinks if each.reason is None]
         jobs = {each.begin(_writing(each.files, batch)): each for each in current}
         done, late = wait(jobs, timeout=self._deadline_s)

@@ -48,6 +48,7 @@ _SECRETS = re.compile(
     re.DOTALL,
 )
 _MASK = "<redacted>"
+_LINE = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=True)
 
 
 def processors() -> list[Processor]:
@@ -106,7 +107,7 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 def render(_logger: Any, _method: str, event: Mapping[str, Any]) -> str:
     """One line of ASCII JSON."""
-    return json.dumps(event, ensure_ascii=True, separators=(",", ":"), allow_nan=True)
+    return _LINE.encode(event)
 
 
 def _event(value: object) -> str:

@@ -4,6 +4,7 @@ then the same byte for byte; none holds anybody up; what does not belong togethe
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from security.audit import AuditUnavailable
 from security.audit_catch_up import SourceBroken, catch_up
 from security.audit_chain import Head
 from security.audit_checkpoint import CHECKPOINT_FILE
-from security.audit_files import Files, Place
+from security.audit_files import Disk, Files, Place
 from security.audit_log import AuditLog, Tuning
 from security.audit_sinks import Changed
 from security.audit_start import AuditCorrupt
@@ -64,6 +65,24 @@ def test_all_directories_hold_the_same_bytes(one: Path, two: Path) -> None:
     alike(one, two)
     write(one, 5, two, segment_bytes=1500)
     alike(one, two)
+
+
+@pytest.mark.parametrize("count", (1, 2))
+def test_a_directory_is_handed_to_a_thread_of_its_own_where_there_are_others(
+    count: int, tmp_path: Path
+) -> None:
+    threads: set[str] = set()
+
+    def noted(fd: int, data: bytes) -> int:
+        threads.add(threading.current_thread().name)
+        return os.write(fd, data)
+
+    folders = [tmp_path / str(number) for number in range(count)]
+    log = opened(*folders, disks=[Disk(write=noted)] * count)
+    threads.clear()  # of the start
+    log.append_blocking(EVENT)
+    log.close()
+    assert threads == {"audit-log" if count == 1 else "audit-sink"}
 
 
 @pytest.mark.parametrize("written", (None, 1, 100))
