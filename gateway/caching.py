@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from msgspec.structs import replace
@@ -264,11 +265,29 @@ def context_of(
     """What the gateway knows of C0.  A request has no locale and no tools yet, and no safety policy
     rewrites any: where one comes it is named here."""
     template = card.chat_template if templated else None
+    return _context(
+        _digest(card.tokenizer_digest, card.tokenizer_json),
+        None if template is None else _digest(card.template_digest, template.encode()),
+        tools_digest,
+        locale,
+        region,
+        flags,
+    )
+
+
+@lru_cache(maxsize=64)
+def _context(
+    tokenizer_digest: bytes,
+    template_digest: bytes | None,
+    tools_digest: bytes | None,
+    locale: str | None,
+    region: str | None,
+    flags: frozenset[str],
+) -> bytes:
+    """The same for every request to a model from one region."""
     return Asked(
-        tokenizer_digest=_digest(card.tokenizer_digest, card.tokenizer_json),
-        template_digest=None
-        if template is None
-        else _digest(card.template_digest, template.encode()),
+        tokenizer_digest=tokenizer_digest,
+        template_digest=template_digest,
         tools_digest=tools_digest,
         locale=locale,
         region=region,

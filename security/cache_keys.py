@@ -29,14 +29,14 @@ from security.keyring_tenants import TenantSecret
 EPOCH_BYTES: Final = 16
 
 
-def derive(secret: bytes, label: Label, epoch: bytes) -> bytes:
-    """K_L, 32 bytes."""
+def derive(secret: bytes, encoded: bytes, epoch: bytes) -> bytes:
+    """K_L, 32 bytes.  `encoded`: the label."""
     assert len(epoch) == EPOCH_BYTES
-    return _hkdf(secret, b"kv/v1" + label.encoded() + epoch)
+    return _hkdf(secret, b"kv/v1" + encoded + epoch)
 
 
-def tag(secret: bytes, label: Label) -> bytes:
-    return hmac.digest(_hkdf(secret, b"label-tag/v1"), label.encoded(), "sha256")
+def tag(secret: bytes, encoded: bytes) -> bytes:
+    return hmac.digest(_hkdf(secret, b"label-tag/v1"), encoded, "sha256")
 
 
 def narrowing(
@@ -65,7 +65,8 @@ class CacheKeys:
 
     def scope(self, label: Label) -> ScopeKey:
         secret = self.public if label.tenant is None else self.secret_of(label.tenant).secret
-        return ScopeKey(tag(secret, label), derive(secret, label, self.epoch))
+        encoded = label.encoded()
+        return ScopeKey(tag(secret, encoded), derive(secret, encoded, self.epoch))
 
     def covers(self, label: Label) -> tuple[bytes, ...]:
         """Tags of all that the right to read this label rests on, in no telling order: revoking one of

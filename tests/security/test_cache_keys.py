@@ -39,8 +39,8 @@ def test_key_and_tag_of_equal_labels_differ_by_secret_and_only_the_key_by_epoch(
     later = keys(b"f" * 16).scope(one)
     assert later.key != keys().scope(one).key
     assert later.tag == keys().scope(one).tag
-    assert derive(SECRET, one, EPOCH) != derive(PUBLIC, one, EPOCH)
-    assert tag(SECRET, one) != tag(PUBLIC, one)
+    assert derive(SECRET, one.encoded(), EPOCH) != derive(PUBLIC, one.encoded(), EPOCH)
+    assert tag(SECRET, one.encoded()) != tag(PUBLIC, one.encoded())
 
 
 def test_no_two_labels_share_a_key_or_a_tag_and_no_key_is_a_tag() -> None:
@@ -83,7 +83,7 @@ def test_as_the_house_wires_it() -> None:
 
 def test_an_epoch_has_a_length() -> None:
     with pytest.raises(AssertionError):
-        derive(SECRET, labels.BOTTOM, b"")
+        derive(SECRET, labels.BOTTOM.encoded(), b"")
 
 
 def test_covers_are_all_that_a_right_rests_on() -> None:
