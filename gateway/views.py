@@ -127,6 +127,7 @@ def balance_view(balance: Balance) -> dict[str, object]:
         "window": balance.window,
         "hard": balance.hard,
         "limit_usd": usd(balance.limit_nano_usd),
+        "topped_up_usd": usd(balance.topped_up_nano_usd),
         "spent_usd": usd(balance.spent_nano_usd),
         "held_usd": usd(balance.held_nano_usd),
         "remaining_usd": usd(balance.remaining_nano_usd),
@@ -147,6 +148,7 @@ def explanation_view(found: Explanation, *, operator: bool) -> dict[str, object]
         "state": (found.state or "none").lower(),
         "estimated": found.estimated,
         "reserved_usd": usd(found.reserved_nano_usd),
+        "refunded_usd": usd(found.refunded_nano_usd),
         "price_usd": None if found.charge is None else usd(found.charge.total_nano_usd),
         "price_lines": []
         if found.charge is None

@@ -129,6 +129,11 @@ def may_set_budget(principal: Principal, tenant: str, scope: str) -> bool:
     return scope != "tenant" and _within(principal, tenant, Role.TENANT_ADMIN)
 
 
+def may_adjust(principal: Principal) -> bool:
+    """Top up, credit, refund: an operator gives money, and no tenant gives it to itself."""
+    return _operates(principal, Role.OPERATOR, Role.OPERATOR_FINANCE)
+
+
 def may_revoke(principal: Principal, tenant: str) -> bool:
     """Keys, tokens and subjects of one tenant."""
     if _operates(principal, Role.OPERATOR, Role.OPERATOR_SECURITY):

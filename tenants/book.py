@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 
 from policies import price as pricing
 from policies.facts import Meters, Price
 from policies.verdict import Allow, Deny
-from tenants import leases, ledger, prices, reports, usage, windows
+from tenants import adjustments, leases, ledger, prices, reports, usage, windows
+from tenants.adjustments import AdjustAsk, Adjusted, Adjustment
 from tenants.asks import (
     LEASE_S,
     Ask,
@@ -62,7 +64,7 @@ HOLD_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """One budget now.  `resets_at_s`: when its window ends; None for `total`; for a rolling window
+    """One budget now.  The limit is with what it was topped up by in this window.  `resets_at_s`: when its window ends; None for `total`; for a rolling window
     the next full hour, when its oldest hour falls out."""
 
     scope: str
@@ -70,6 +72,7 @@ class Balance:
     window: str
     hard: bool
     limit_nano_usd: int
+    topped_up_nano_usd: int
     spent_nano_usd: int
     held_nano_usd: int
     remaining_nano_usd: int
@@ -178,6 +181,25 @@ class Book:
         """Ends that wait for the store."""
         return len(self._journal)
 
+    async def adjust(self, ask: AdjustAsk) -> Adjusted:
+        """Top up, credit or refund, once however often it is asked.  Raises AdjustmentRefused."""
+
+        def op(conn: Connection) -> Adjusted:
+            return adjustments.adjust(conn, ask, now_ms=self._now_ms(conn))
+
+        try:
+            return await self._store.write(op)
+        except IntegrityError:  # another gateway was asked the same meanwhile
+            return await self._store.write(op)
+
+    async def adjustments(
+        self, *, tenant: str | None, request_id: str | None = None
+    ) -> tuple[Adjustment, ...]:
+        """The newest first."""
+        return await self._store.read(
+            lambda conn: adjustments.listed(conn, tenant=tenant, request_id=request_id)
+        )
+
     async def record(self, record: UsageRecord) -> bool:
         """Keep the record of a request that never reached a hold, for `explain`."""
         return bool(await self._store.write(lambda conn: usage.keep(conn, [record])))
@@ -268,6 +290,7 @@ def _balance(opened: windows.Opened) -> Balance:
         window=budget.budget.window,
         hard=account.hard,
         limit_nano_usd=account.limit_nano_usd,
+        topped_up_nano_usd=opened.topped_up_nano_usd,
         spent_nano_usd=account.spent_nano_usd,
         held_nano_usd=account.held_nano_usd,
         remaining_nano_usd=account.room_nano_usd,

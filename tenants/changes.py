@@ -18,6 +18,9 @@ class ChangeKind(StrEnum):
     TENANT_SUSPENDED = "tenant_suspended"
     TENANT_RESUMED = "tenant_resumed"
     BUDGET_SET = "budget_set"
+    BUDGET_TOPPED_UP = "budget_topped_up"
+    CREDITED = "credited"
+    REFUNDED = "refunded"
     CACHE_PURGED = "cache_purged"
     SECRET_ROTATED = "secret_rotated"  # noqa: S105 — the name of a kind, no secret
     SECRET_RETIRED = "secret_retired"  # noqa: S105 — likewise

@@ -22,7 +22,8 @@ from tenants import directory_rows as rows
 from tenants.changes import Change, ChangeKind
 from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
 from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked
-from tenants.known import Known, budget_fault
+from tenants.known import Known, account_under, budget_fault
+from tenants.scopes import BudgetAccount
 from tenants.store import Store
 
 __all__ = [
@@ -132,6 +133,13 @@ class Directory:
         """Every budget that stands in a tenant.  Raises DirectoryFault for an unknown one."""
         self._tenant(tenant)
         return self._known.budgets_of_tenant(tenant)
+
+    def budget_of(self, at: BudgetTarget) -> BudgetAccount:
+        """The account that is kept for one budget.  Raises DirectoryFault where there is none."""
+        found = account_under(self.budgets(at.tenant), at)
+        if isinstance(found, str):
+            raise DirectoryFault(found)
+        return found
 
     # What operators change.  `actor` and `reason` are kept for good.
 

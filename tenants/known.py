@@ -6,6 +6,8 @@ Refuses to know: SQL, event loops, who is told.  Source: DESIGN.md, settled ques
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
+from dataclasses import replace
 
 from policies.budget import window_at
 from policies.facts import Budget, CredentialKind, Limits, Principal, Standing
@@ -13,7 +15,7 @@ from policies.price import NANO_USD_MAX
 from policies.verdict import Deny, Reason
 from tenants.config import NO_LIMITS, DirectoryConfig, PlanConfig, TenantConfig
 from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked, Snapshot
-from tenants.scopes import SCOPES
+from tenants.scopes import SCOPES, BudgetAccount, account_of
 from tenants.windows import zone_of
 
 SUSPENDED = "tenant_suspended"
@@ -152,6 +154,17 @@ class Known:
             if project.budget is not None:
                 standing[BudgetTarget(tenant, "project", name)] = project.budget
         return standing | {at: set_ for at, set_ in self.budgets.items() if at.tenant == tenant}
+
+
+def account_under(budgets: Mapping[BudgetTarget, Budget], at: BudgetTarget) -> BudgetAccount | str:
+    """The one account that is kept for a budget, or why there is none.  A user's budget may hold at every
+    issuer; its accounts are one a person."""
+    found = budgets.get(at) or budgets.get(replace(at, issuer=""))
+    if found is None:
+        return f"no budget is set for this {at.scope}; 'lockgate budget set' makes one"
+    if account := account_of(at.scope, at.tenant, at.issuer, at.name, found):
+        return account
+    return "name the issuer too: users of one name at two issuers are two people"
 
 
 def budget_fault(target: BudgetTarget, budget: Budget | None) -> str | None:

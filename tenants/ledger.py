@@ -60,6 +60,7 @@ _LEAVE = (
     .values(
         state=bindparam("to_state"),
         charge=bindparam("to_charge"),
+        refunded=bindparam("to_refunded"),
         estimated=bindparam("to_estimated"),
         ended_at_ms=bindparam("to_ended_at_ms"),
     )
@@ -145,6 +146,7 @@ class _Page:
                 "of_state": state,
                 "to_state": row["state"],
                 "to_charge": row["charge"],
+                "to_refunded": row["refunded"],
                 "to_estimated": row["estimated"],
                 "to_ended_at_ms": row["ended_at_ms"],
             }
@@ -188,6 +190,7 @@ class _Page:
             "over": ",".join(fitted.over),
             "amount": fitted.amount_nano_usd,
             "charge": 0,
+            "refunded": 0,
             "state": HELD,
             "estimated": False,
             "dispatched": ask.dispatched,
@@ -259,16 +262,20 @@ class _Page:
         return EXPIRED
 
     def _correct(self, row: Row, charge: int) -> None:
-        """The usage of an expired hold has arrived: replace the estimate by it."""
+        """The usage of an expired hold has arrived: replace the estimate by it.  What was refunded of
+        the estimate beyond what it really came to is not owed any more, and goes back."""
         provisional, estimate = row["charge"], self._billed[row["request_id"]]
-        self._leave(row, SETTLED, charge, held=0, spent=charge - provisional)
+        back = max(0, row["refunded"] - charge)
+        row["refunded"] -= back
+        self._leave(row, SETTLED, charge, held=0, spent=charge - provisional + back)
+        self._postings.transfer(row, "refund_returned", AVAILABLE, SPEND, back)
         self._postings.transfer(row, "correct", SPEND, AVAILABLE, provisional - charge)
         self._postings.transfer(row, "overrun", AVAILABLE, SPEND, charge - provisional)
-        back = tuple(
+        reversed_ = tuple(
             Line(line.meter, -line.tokens, line.unit_price, -line.nano_usd)
             for line in estimate.lines
         )
-        self._postings.lines(row, REVERSAL, back)
+        self._postings.lines(row, REVERSAL, reversed_)
 
     def _leave(self, row: Row, state: str, charge: int, *, held: int, spent: int) -> None:
         row["state"], row["charge"], row["estimated"] = state, charge, state == EXPIRED
@@ -330,6 +337,10 @@ def open_holds(conn: Connection) -> int:
 
 def find(conn: Connection, request_id: str) -> Mapping[Any, Any] | None:
     return conn.execute(_FIND, {"ids": [request_id]}).mappings().one_or_none()
+
+
+def find_locked(conn: Connection, request_id: str) -> Mapping[Any, Any] | None:
+    return conn.execute(_FIND_LOCKED, {"ids": [request_id]}).mappings().one_or_none()
 
 
 def charge_now(conn: Connection, row: Mapping[Any, Any]) -> Charge:

@@ -16,8 +16,9 @@ from policies.periods import effective_for
 from policies.price import Charge, Line, Meter
 from tenants import schema
 
-AVAILABLE, SPEND = "available", "spend"
-"""A tenant's accounts.  What is held is not among them: that is its reservations."""
+AVAILABLE, SPEND, GRANTED = "available", "spend", "granted"
+"""A tenant's accounts.  What is held is not among them: that is its reservations.  What an operator
+grants on top of a budget comes from `granted`, and is spent or not."""
 
 USAGE, ESTIMATE, REVERSAL = "usage", "estimate", "reversal"
 """What a line is: measured, assumed when a hold expired, or the assumption taken back."""
@@ -41,14 +42,22 @@ class Postings:
         self._lines: list[dict[str, Any]] = []
 
     def transfer(
-        self, row: Mapping[Any, Any], kind: str, debit: str, credit: str, amount: int
+        self,
+        row: Mapping[Any, Any],
+        kind: str,
+        debit: str,
+        credit: str,
+        amount: int,
+        *,
+        transfer_id: str | None = None,
     ) -> None:
-        """Unique by request and kind, so that none can be posted twice.  Nothing moves nothing."""
+        """Unique by request and kind, or by an id of its own (which has no slash), so that none can be
+        posted twice.  Nothing moves nothing."""
         if amount <= 0:
             return
         self._transfers.append(
             {
-                "transfer_id": f"{row['request_id']}/{kind}",
+                "transfer_id": transfer_id or f"{row['request_id']}/{kind}",
                 "request_id": row["request_id"],
                 "tenant": row["tenant"],
                 "kind": kind,

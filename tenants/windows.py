@@ -2,8 +2,8 @@
 
 Refuses to know: what a reservation costs (ledger).  Source: MONEY.md §1, invariants 1, 6 and 15.
 
-A row counts exactly the reservations that were made within its window under its account, whoever asked
-for the budget and whether anybody still does.  So where a reservation is counted follows from itself; a
+A row counts exactly the reservations and top-ups that were made within its window under its account,
+whoever asked for the budget and whether anybody still does (`counting`).  So where a reservation is counted follows from itself; a
 budget that is set in the middle of a month begins with what the month has cost already, nothing is
 inherited from another window, and a row can be dropped at any time.
 """
@@ -15,35 +15,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    and_,
-    bindparam,
-    case,
-    delete,
-    func,
-    literal,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import Connection, bindparam, delete, func, or_, select, update
 
 from policies.budget import HOUR_S, ROLLING_SLOTS, Account, Span, window_at
 from policies.facts import Budget
 from policies.price import NANO_USD_MAX
 from tenants import schema
+from tenants.counting import Sums, counted, slots
 from tenants.scopes import SCOPES, BudgetAccount
 from tenants.sql import insert_new
 
-_W, _R = schema.budget_window, schema.reservation
-_K = schema.api_key
-_ACCOUNT = {
-    "user": _R.c.user_account,
-    "project": _R.c.project_account,
-    "tenant": _R.c.tenant,
-}
+_W, _K = schema.budget_window, schema.api_key
 
 KEPT_S = 7 * 86_400
 """Rows are dropped a week after their window: no guard counts them, and the reservations remain."""
@@ -77,6 +59,7 @@ _MOVE = (
     .values(
         held=_W.c.held + bindparam("more_held"),
         spent=_W.c.spent + bindparam("more_spent"),
+        topped_up=_W.c.topped_up + bindparam("more_topped_up"),
         limit_nano_usd=bindparam("to_limit"),
         hard=bindparam("to_hard"),
     )
@@ -86,15 +69,24 @@ _OVER = select(func.count()).where(
     _W.c.account.in_(bindparam("accounts", expanding=True)),
     _W.c.window_id.in_(bindparam("ids", expanding=True)),
     _W.c.hard,
-    _W.c.spent + _W.c.held > _W.c.limit_nano_usd,
+    _W.c.spent + _W.c.held > _W.c.limit_nano_usd + _W.c.topped_up,
 )
 
 
 class _Row:
     """One row, and what the turn adds to it."""
 
-    __slots__ = ("end_s", "guarded", "hard", "held", "limit", "place", "read", "spent", "start_s",
-                 "window_id")  # fmt: skip
+    __slots__ = (
+        "end_s",
+        "guarded",
+        "hard",
+        "limit",
+        "place",
+        "read",
+        "start_s",
+        "sums",
+        "window_id",
+    )
 
     def __init__(self, row: Mapping[Any, Any]) -> None:
         self.place = Place(row["scope"], row["account"])
@@ -103,9 +95,7 @@ class _Row:
         self.end_s: int | None = row["end_s"]
         self.limit: int = row["limit_nano_usd"]
         self.hard: bool = row["hard"]
-        self.spent: int = row["spent"]
-        self.held: int = row["held"]
-        self.read = (self.spent, self.held)
+        self.sums = self.read = _sums(row)
         self.guarded = False  # a hard budget of this one row has let something through
 
 
@@ -140,9 +130,7 @@ class Windows:
 
     def account(self, budget: BudgetAccount, now_s: int) -> Account:
         rows = self._rows[Place(budget.scope, budget.id)]
-        counted = [rows[slot.id] for slot in _slots(span_at(budget, now_s))]
-        spent, held = sum(row.spent for row in counted), sum(row.held for row in counted)
-        return _account(budget, spent, held)
+        return _account(budget, (rows[slot.id].sums for slot in slots(span_at(budget, now_s))))
 
     def admit(self, budget: BudgetAccount, now_s: int) -> None:
         """Under this budget something was let through: its limit is what the row is guarded by."""
@@ -151,13 +139,20 @@ class Windows:
         row.limit, row.hard = _limit(budget), budget.budget.hard
         row.guarded = span.since_s == span.start_s and row.hard
 
-    def move(self, places: Iterable[Place], at_s: int, *, held: int, spent: int) -> None:
-        """Add to every row in which a reservation made at `at_s` is counted, whatever the time is now."""
+    def move(
+        self,
+        places: Iterable[Place],
+        at_s: int,
+        *,
+        held: int = 0,
+        spent: int = 0,
+        topped_up: int = 0,
+    ) -> None:
+        """Add to every row in which what was made at `at_s` is counted, whatever the time is now."""
         for place in places:
             for row in self._rows.get(place, {}).values():
                 if row.start_s <= at_s and (row.end_s is None or at_s < row.end_s):
-                    row.held += held
-                    row.spent += spent
+                    row.sums = row.sums.more(spent, held, topped_up)
 
     def write(self, conn: Connection) -> None:
         """What has changed.  The guard stands here beside the policy's: one decides, the other refuses
@@ -166,7 +161,7 @@ class Windows:
             row
             for rows in self._rows.values()
             for row in rows.values()
-            if row.read != (row.spent, row.held) or row.guarded
+            if row.read != row.sums or row.guarded
         ]
         if not changed:
             return
@@ -175,8 +170,9 @@ class Windows:
                 "of_scope": row.place.scope,
                 "of_account": row.place.account,
                 "of_window_id": row.window_id,
-                "more_spent": row.spent - row.read[0],
-                "more_held": row.held - row.read[1],
+                "more_spent": row.sums.spent - row.read.spent,
+                "more_held": row.sums.held - row.read.held,
+                "more_topped_up": row.sums.topped_up - row.read.topped_up,
                 "to_limit": row.limit,
                 "to_hard": row.hard,
             }
@@ -210,14 +206,16 @@ class Windows:
 
     def _lacking(self, budget: BudgetAccount, now_s: int) -> list[Span]:
         there = self._rows[Place(budget.scope, budget.id)]
-        return [slot for slot in _slots(span_at(budget, now_s)) if slot.id not in there]
+        return [slot for slot in slots(span_at(budget, now_s)) if slot.id not in there]
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An account's state, and the row in which a reservation made now is counted."""
+    """An account's state, what it was topped up by, and the row in which a reservation made now is
+    counted."""
 
     account: Account
+    topped_up_nano_usd: int
     budget: BudgetAccount
     span: Span
 
@@ -234,14 +232,14 @@ def span_at(budget: BudgetAccount, now_s: int) -> Span:
 def peek(conn: Connection, budget: BudgetAccount, now_s: int) -> Opened:
     """The state of `budget` now.  Makes and locks nothing."""
     span = span_at(budget, now_s)
-    slots = _slots(span)
+    of = slots(span)
     asked = {"scopes": [budget.scope], "accounts": [budget.id], "since_s": span.since_s}
-    rows = {row.window_id: (row.spent, row.held) for row in conn.execute(_ROWS, asked)}
-    lacking = [slot for slot in slots if slot.id not in rows]
+    rows = {row["window_id"]: _sums(row) for row in conn.execute(_ROWS, asked).mappings()}
+    lacking = [slot for slot in of if slot.id not in rows]
     if lacking:
-        rows.update(_counted(conn, budget, lacking))
-    spent, held = (sum(rows[slot.id][which] for slot in slots) for which in (0, 1))
-    return Opened(_account(budget, spent, held), budget, span)
+        rows.update(counted(conn, budget, lacking))
+    sums = [rows[slot.id] for slot in of]
+    return Opened(_account(budget, sums), sum(each.topped_up for each in sums), budget, span)
 
 
 def successors(conn: Connection, key_ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -267,67 +265,25 @@ def drop_old(conn: Connection, now_s: int) -> None:
     conn.execute(delete(_W).where(_W.c.end_s < now_s - KEPT_S, _W.c.held == 0))
 
 
-def _account(budget: BudgetAccount, spent: int, held: int) -> Account:
-    return Account(budget.scope, _limit(budget), spent, held, budget.budget.hard)
+def _sums(row: Mapping[Any, Any]) -> Sums:
+    return Sums(row["spent"], row["held"], row["topped_up"])
+
+
+def _account(budget: BudgetAccount, rows: Iterable[Sums]) -> Account:
+    spent, held, topped_up = (sum(column) for column in zip(*rows, strict=True))
+    limit = min(_limit(budget) + topped_up, NANO_USD_MAX)
+    return Account(budget.scope, limit, spent, held, budget.budget.hard)
 
 
 def _limit(budget: BudgetAccount) -> int:
     return min(budget.budget.limit_nano_usd, NANO_USD_MAX)
 
 
-def _slots(span: Span) -> list[Span]:
-    """The rows that together are the window: one, or an hour each."""
-    if span.since_s == span.start_s:
-        return [span]
-    kind = span.id.partition("/")[0]
-    return [
-        Span(f"{kind}/{start // HOUR_S}", start, start + HOUR_S, start)
-        for start in range(span.since_s, span.start_s + 1, HOUR_S)
-    ]
-
-
-def _lineage(key_id: str) -> Select[tuple[str]]:
-    """A key and those that it replaced: a rotated key goes on with what was spent."""
-    one = select(literal(key_id).label("id")).cte(recursive=True)
-    before = select(_K.c.id).join(one, _K.c.replaced_by == one.c.id)
-    return select(one.union(before).c.id)
-
-
-def _mine(budget: BudgetAccount, span: Span) -> ColumnElement[bool]:
-    """The reservations that belong under this account and in this window."""
-    by: ColumnElement[bool]
-    if budget.scope == "key":
-        by = _R.c.key_id.in_(_lineage(budget.id))
-    else:
-        by = _ACCOUNT[budget.scope] == budget.id
-    mine = and_(by, _R.c.at_ms >= span.start_s * 1000)
-    return mine if span.end_s is None else and_(mine, _R.c.at_ms < span.end_s * 1000)
-
-
-def _counted(
-    conn: Connection, budget: BudgetAccount, slots: Sequence[Span]
-) -> dict[str, tuple[int, int]]:
-    """Spent and held of each slot, by its id, in one query however many they are."""
-    several = len(slots) > 1
-    hour = _R.c.at_ms // (HOUR_S * 1000) if several else literal(0)
-    held = case((_R.c.state == "HELD", _R.c.amount), else_=0)
-    whole = Span("", slots[0].start_s, slots[-1].end_s, slots[0].start_s)
-    found = {
-        row[0]: (int(row[1]), int(row[2]))
-        for row in conn.execute(
-            select(hour.label("hour"), func.sum(_R.c.charge), func.sum(held))
-            .where(_mine(budget, whole))
-            .group_by("hour")
-        )
-    }
-    return {slot.id: found.get(slot.start_s // HOUR_S if several else 0, (0, 0)) for slot in slots}
-
-
 def _make(conn: Connection, lacking: Sequence[tuple[BudgetAccount, Sequence[Span]]]) -> None:
     """Begin rows with what has happened in them; what another has begun meanwhile stands."""
     rows = []
-    for budget, slots in lacking:
-        counted = _counted(conn, budget, slots)
+    for budget, of in lacking:
+        found = counted(conn, budget, of)
         rows += [
             {
                 "scope": budget.scope,
@@ -337,10 +293,9 @@ def _make(conn: Connection, lacking: Sequence[tuple[BudgetAccount, Sequence[Span
                 "end_s": slot.end_s,
                 "limit_nano_usd": _limit(budget),
                 "hard": budget.budget.hard,
-                "spent": counted[slot.id][0],
-                "held": counted[slot.id][1],
+                **found[slot.id]._asdict(),
             }
-            for slot in slots
+            for slot in of
         ]
     rows.sort(key=lambda row: (row["scope"], row["account"], row["window_id"]))
     insert_new(conn, _W, rows)

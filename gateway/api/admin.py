@@ -21,7 +21,7 @@ from gateway.promises import COLUMNS, promises_view
 from gateway.queue import look, names, queue_view
 from gateway.quoting import fit
 from policies import access
-from policies.facts import Budget, Role
+from policies.facts import Role
 from policies.verdict import Deny, Reason
 from tenants.directory import Directory, KeyRecord
 from tenants.store import StoreUnavailable
@@ -258,47 +258,6 @@ async def revoke_token(call: Call) -> object:
         await call.record("subject.revoked", tenant=tenant or None, target=target, reason=None)
         return {"issuer": ask.issuer, "subject": ask.subject, "revoked": True}
     raise invalid("Name either token_id, or issuer and subject.", param="token_id")
-
-
-class BudgetAsk(msgspec.Struct, forbid_unknown_fields=True):
-    tenant: Id
-    usd: Annotated[str, Meta(pattern=r"^[0-9]{1,10}(\.[0-9]{1,9})?$")]
-    scope: Id = "tenant"
-    id: Id | None = None
-    window: Id = "calendar_month"
-    zone: Id = "UTC"
-    hard: bool = True
-    reason: Note | None = None
-
-
-async def set_budget(call: Call) -> object:
-    ask = call.decode(BudgetAsk)
-    permit(access.may_set_budget(call.who, ask.tenant, ask.scope))
-    directory = knowing(call, ask.tenant)
-    if ask.scope == "key":
-        key = directory.key(ask.id or "")
-        if key is None or key.tenant != ask.tenant:  # its balance would be shown, too
-            raise not_found("There is no such key.")
-    budget = Budget(
-        limit_nano_usd=views.nano_usd(ask.usd), window=ask.window, zone=ask.zone, hard=ask.hard
-    )
-    await directory.set_budget(
-        views.target(ask.tenant, ask.scope, ask.id),
-        budget,
-        reason=ask.reason or "",
-        actor=call.actor,
-    )
-    await call.record("budget.set", tenant=ask.tenant, target=ask.scope, reason=None)
-    return {"tenant": ask.tenant, "scope": ask.scope, "id": ask.id, "limit_usd": ask.usd}
-
-
-async def budgets(call: Call) -> object:
-    asked = query(call.scope, frozenset({"tenant"}))
-    tenant = asked.get("tenant") or call.who.tenant
-    permit(access.may_read_usage(call.who, tenant))
-    if tenant is not None:
-        knowing(call, tenant)
-    return {"budgets": await views.budgets_view(call.house, tenant)}
 
 
 async def request(call: Call) -> object:

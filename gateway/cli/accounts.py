@@ -1,4 +1,4 @@
-"""`lockgate tenant`, `budget` and `usage`: who is served, up to what, and what it came to."""
+"""`lockgate tenant` and `usage`: who is served, and what it came to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import typer
 from gateway.cli.client import connect, segment
 from gateway.cli.credentials import rows_of
 from gateway.cli.options import VAR, AdminUrl, Json, Reason, StateDir, Token
-from gateway.cli.show import Refusal, document, say, table
-from gateway.settings.shape import Window
-from gateway.settings.units import Usd, Zone
+from gateway.cli.show import document, say, table
 
 tenants = typer.Typer()
-budgets = typer.Typer()
 usage = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="The tenant.")]
@@ -69,71 +66,6 @@ def resume(
         document(done)
     else:
         say(f"{tenant} is served again.")
-
-
-@budgets.command("set")
-def set_budget(
-    tenant: Annotated[str, typer.Option(help="Whose.")],
-    usd: Annotated[str, typer.Option(help='US dollars per window, such as "50.00".')],
-    reason: Reason,
-    project: Annotated[str | None, typer.Option(help="Of this project only.")] = None,
-    user: Annotated[str | None, typer.Option(help="Of this user only.")] = None,
-    key: Annotated[str | None, typer.Option(help="Of this API key only, by id.")] = None,
-    window: Annotated[Window, typer.Option(help="When it starts anew.")] = Window.CALENDAR_MONTH,
-    zone: Annotated[str, typer.Option(help="Whose calendar.")] = "UTC",
-    soft: Annotated[bool, typer.Option("--soft", help="Report only, refuse nothing.")] = False,
-    state_dir: StateDir = VAR,
-    admin_url: AdminUrl = None,
-    token: Token = None,
-    as_json: Json = False,
-) -> None:
-    """Set a budget for a tenant, or for one project, user or key of it."""
-    narrower = {"project": project, "user": user, "key": key}
-    chosen = [(scope, name) for scope, name in narrower.items() if name is not None]
-    if len(chosen) > 1:
-        raise Refusal("One budget, one scope. Give one of --project, --user, --key.", exit_code=2)
-    scope, name = chosen[0] if chosen else ("tenant", tenant)
-    try:
-        amount, calendar = Usd.parse(usd), Zone.parse(zone)
-    except ValueError as error:
-        raise Refusal(f"{error}.", exit_code=2) from None
-    server = connect(admin_url, token, state_dir)
-    body = {
-        "tenant": tenant,
-        "scope": scope,
-        "id": name,
-        "usd": str(amount),
-        "window": window.value,
-        "zone": str(calendar),
-        "hard": not soft,
-        "reason": reason,
-    }
-    done = server.post("/v1/admin/budgets", body)
-    if as_json:
-        document(done)
-    else:
-        kind = "Soft budget" if soft else "Budget"
-        say(f"{kind} of {scope} {name}: {amount} USD per {window.value} ({calendar}).")
-
-
-@budgets.command("show")
-def show_budgets(
-    tenant: Annotated[str | None, typer.Option(help="Of this tenant only.")] = None,
-    state_dir: StateDir = VAR,
-    admin_url: AdminUrl = None,
-    token: Token = None,
-    as_json: Json = False,
-) -> None:
-    """Show budgets: limit, spent, held and what is left in the window."""
-    found = connect(admin_url, token, state_dir).get("/v1/admin/budgets", {"tenant": tenant})
-    if as_json:
-        document(found)
-        return
-    rows = rows_of(found, "budgets")
-    if rows:
-        table(rows)
-    else:
-        say("No budgets. 'lockgate budget set' makes one.")
 
 
 @usage.command("report")

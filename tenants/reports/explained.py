@@ -24,6 +24,7 @@ class Explanation:
     reserved_nano_usd: int
     charge: Charge | None
     estimated: bool
+    refunded_nano_usd: int = 0
 
 
 def explain(conn: Connection, request_id: str) -> Explanation | None:
@@ -41,4 +42,5 @@ def explain(conn: Connection, request_id: str) -> Explanation | None:
         row["amount"],
         ledger.charge_now(conn, row),
         row["estimated"],
+        row["refunded"],
     )

@@ -16,6 +16,7 @@ from tenants.schema.directory import (
     tenant_secret,
 )
 from tenants.schema.money import (
+    adjustment,
     budget_window,
     ledger_entry,
     price,
@@ -32,6 +33,7 @@ from tenants.schema.registered import (
 )
 
 __all__ = [
+    "adjustment",
     "api_key",
     "budget_override",
     "budget_window",

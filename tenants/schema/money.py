@@ -32,7 +32,8 @@ budget_window = Table(
     Column("hard", Boolean, nullable=False),
     whole("spent"),
     whole("held"),
-    CheckConstraint("spent >= 0 AND held >= 0", name="no_negative_balance"),
+    whole("topped_up"),
+    CheckConstraint("spent >= 0 AND held >= 0 AND topped_up >= 0", name="no_negative_balance"),
 )
 
 _OPEN = sql("state = 'HELD'")
@@ -58,6 +59,7 @@ reservation = Table(
     text("over"),
     whole("amount"),
     whole("charge"),
+    whole("refunded"),
     text("state"),
     Column("estimated", Boolean, nullable=False),
     Column("dispatched", Boolean, nullable=False),
@@ -67,6 +69,7 @@ reservation = Table(
     whole_or_none("ended_at_ms"),
     CheckConstraint("state IN ('HELD','SETTLED','VOIDED','EXPIRED')", name="known_state"),
     CheckConstraint("amount >= 0 AND charge >= 0", name="no_negative_amount"),
+    CheckConstraint("refunded >= 0 AND refunded <= charge", name="no_refund_beyond_charge"),
     Index("reservation_tenant", "tenant", "at_ms"),
     Index("reservation_user", "user_account", "at_ms"),
     Index("reservation_project", "project_account", "at_ms"),
@@ -90,6 +93,25 @@ ledger_entry = Table(
     Index("ledger_request", "request_id"),
     Index("ledger_tenant", "tenant", "effective_ms"),
     Index("ledger_effective", "effective_ms"),
+)
+
+adjustment = Table(
+    "adjustment",
+    metadata,
+    text("id", primary_key=True),
+    text("kind"),
+    text("tenant"),
+    text_or_none("scope"),
+    text_or_none("account"),
+    text_or_none("request_id"),
+    whole("amount"),
+    text("actor"),
+    text("reason"),
+    whole("at_ms"),
+    CheckConstraint("kind IN ('top_up','credit','refund')", name="known_adjustment"),
+    CheckConstraint("amount > 0", name="an_adjustment_moves"),
+    Index("adjustment_account", "account", "at_ms"),
+    Index("adjustment_tenant", "tenant", "at_ms"),
 )
 
 usage_event = Table(

@@ -75,6 +75,22 @@ DOORS = (
         *("POST", "/v1/admin/budgets", OPERATOR, MONEY, ADMIN),
         body={"tenant": "acme", "usd": "5.5", "scope": "project", "id": "p"},
     ),
+    door(
+        *("POST", "/v1/admin/budgets/top-up", OPERATOR, MONEY),
+        body={"tenant": "acme", "usd": "1.5", "reason": "r"},
+    ),
+    door(
+        *("POST", "/v1/admin/budgets/credit", OPERATOR, MONEY),
+        body={"tenant": "acme", "usd": "0.000000001", "reason": "r"},
+    ),
+    door(
+        *("POST", "/v1/admin/budgets/refund", OPERATOR, MONEY),
+        body={"tenant": "acme", "usd": "0.000000001", "reason": "r", "request_id": "{request}"},
+    ),
+    door(
+        *("GET", "/v1/admin/budgets/adjustments", OPERATOR, MONEY, ADMIN, FINANCE),
+        query="tenant=acme",
+    ),
     door("GET", "/v1/admin/usage", OPERATOR, MONEY, ADMIN, FINANCE, query="tenant=acme"),
     door("GET", "/v1/admin/usage", OPERATOR, MONEY, ADMIN, FINANCE, "globex/admin"),
     *(
@@ -127,7 +143,8 @@ DOORS = (
 
 async def knock(caller: Caller, each: Door, *, key: str, request: str) -> Answered:
     path = each.path.format(key=key, request=request)
-    return await caller.start(each.method, path, each.body, each.query).end()
+    body = each.body and each.body | ({"request_id": request} if "request_id" in each.body else {})
+    return await caller.start(each.method, path, body, each.query).end()
 
 
 def problem(answer: Answered, status: int) -> dict[str, object]:

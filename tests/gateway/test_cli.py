@@ -142,6 +142,29 @@ def test_a_key_expires_when_told(admin: Fake, monkeypatch: pytest.MonkeyPatch) -
                 "window": "calendar_month", "zone": "UTC", "hard": True, "reason": "r",
             },
         ),
+        (
+            "budget top-up --tenant acme --user al --issuer i --usd 5 --reason r --id t1",
+            "POST /v1/admin/budgets/top-up",
+            {
+                "tenant": "acme", "scope": "user", "name": "al", "issuer": "i", "usd": "5.00",
+                "reason": "r", "id": "t1",
+            },
+        ),
+        (
+            "budget credit --tenant acme --usd 0.000000001 --reason r",
+            "POST /v1/admin/budgets/credit",
+            {"tenant": "acme", "usd": "0.000000001", "reason": "r"},
+        ),
+        (
+            "budget refund req_1 --tenant acme --usd 1 --reason r",
+            "POST /v1/admin/budgets/refund",
+            {"tenant": "acme", "usd": "1.00", "reason": "r", "request_id": "req_1"},
+        ),
+        (
+            "budget adjustments --tenant acme --request r1",
+            "GET /v1/admin/budgets/adjustments?tenant=acme&request_id=r1",
+            None,
+        ),
         ("usage report --by tenant --from 2026-11-01",
          "GET /v1/admin/usage?by=tenant&from=2026-11-01", None),
         ("check --tenant acme --user al", "GET /v1/admin/check?tenant=acme&user=al", None),
@@ -184,6 +207,8 @@ def test_an_answer_of_another_shape_is_no_traceback(admin: Fake, shape: object) 
         "", "nope", "key create", "tenant suspend acme", "token revoke",
         "token revoke --token-id a --subject b", "budget set --tenant a --usd -1 --reason r",
         "budget set --tenant a --usd 1 --reason r --user u --key k", "check",
+        "budget top-up --tenant a --usd 1 --reason r --user u --key k",
+        "budget credit --tenant a --usd -1 --reason r", "budget refund --tenant a --usd 1",
         "budget set --tenant a --usd 1 --reason r --zone Mars/X", "serve --port 0", "run --json",
     ),
 )  # fmt: skip

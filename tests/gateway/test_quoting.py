@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from gateway import strict_json
-from gateway.api.admin import BudgetAsk, NewKeyAsk, RevokeAsk
+from gateway.api.admin import NewKeyAsk, RevokeAsk
+from gateway.api.budgets import BudgetAsk
 from gateway.api.schema_chat import _ChatRequest, parse_chat
 from gateway.api.schema_completions import _CompletionRequest, parse_completion
 from gateway.cli.show import clean
