@@ -7,7 +7,7 @@ key or request id is ever a label.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from executor.contract import Gauges
+from gateway.labelled import Labelled
 from gateway.metrics_classes import ClassMetrics
 
 if TYPE_CHECKING:
@@ -50,11 +51,13 @@ class Metrics:
             ("reason",),
             registry=self.registry,
         )
-        self.tenant_tokens = Counter(
-            f"{OWN_PREFIX}tenant_tokens",
-            "Tokens billed, by tenant and meter.",
-            ("tenant", "meter"),
-            registry=self.registry,
+        self.tenant_tokens = Labelled(
+            Counter(
+                f"{OWN_PREFIX}tenant_tokens",
+                "Tokens billed, by tenant and meter.",
+                ("tenant", "meter"),
+                registry=self.registry,
+            )
         )
         self.classes = ClassMetrics(self.registry, OWN_PREFIX, SECONDS)
         self.registry.register(_ExecutorGauges(gauges, prefixes))
@@ -79,21 +82,25 @@ class _Family:
     """The request metrics under one prefix."""
 
     def __init__(self, prefix: str, registry: CollectorRegistry) -> None:
-        def seconds(name: str, says: str) -> Histogram:
-            return Histogram(
-                f"{prefix}{name}_seconds", says, ("model_name",), buckets=SECONDS, registry=registry
+        def histogram(name: str, says: str, buckets: Sequence[float]) -> Labelled[Histogram]:
+            named = f"{prefix}{name}"
+            return Labelled(
+                Histogram(named, says, ("model_name",), buckets=buckets, registry=registry)
             )
 
-        def tokens(name: str, says: str) -> Histogram:
-            return Histogram(
-                f"{prefix}{name}", says, ("model_name",), buckets=TOKENS, registry=registry
-            )
+        def seconds(name: str, says: str) -> Labelled[Histogram]:
+            return histogram(f"{name}_seconds", says, SECONDS)
 
-        self.success = Counter(
-            f"{prefix}request_success",
-            "Requests that ended, by how.",
-            ("model_name", "finished_reason"),
-            registry=registry,
+        def tokens(name: str, says: str) -> Labelled[Histogram]:
+            return histogram(name, says, TOKENS)
+
+        self.success = Labelled(
+            Counter(
+                f"{prefix}request_success",
+                "Requests that ended, by how.",
+                ("model_name", "finished_reason"),
+                registry=registry,
+            )
         )
         self.ttft = seconds("time_to_first_token", "From arrival to the first token.")
         self.e2e = seconds("e2e_request_latency", "From arrival to the last word.")

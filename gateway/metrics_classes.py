@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from executor.contract import ClassSum
+from gateway.labelled import Labelled
 from policies.classes import Fate, Judged, Times, Verdict
 
 
@@ -20,10 +21,9 @@ class ClassMetrics:
     """`observe` once an authorised request.  `sums`, one a class, is what the next scrape shows."""
 
     def __init__(self, registry: CollectorRegistry, prefix: str, seconds: Sequence[float]) -> None:
-        def counter(name: str, says: str, *labels: str) -> Counter:
-            return Counter(
-                f"{prefix}class_{name}", says, ("service_class", *labels), registry=registry
-            )
+        def counter(name: str, says: str, *labels: str) -> Labelled[Counter]:
+            named = f"{prefix}class_{name}"
+            return Labelled(Counter(named, says, ("service_class", *labels), registry=registry))
 
         self.sums: tuple[ClassSum, ...] = ()
         self.lag_max = 0.0
@@ -33,12 +33,14 @@ class ClassMetrics:
             "recomputed_seconds", "Device time lost to preemption and to wrong guesses."
         )
         self.preemptions = counter("preemptions", "Times that a request was put back.")
-        self.ttft = Histogram(
-            f"{prefix}class_time_to_first_token_seconds",
-            "From arrival to the first token.",
-            ("service_class",),
-            buckets=seconds,
-            registry=registry,
+        self.ttft = Labelled(
+            Histogram(
+                f"{prefix}class_time_to_first_token_seconds",
+                "From arrival to the first token.",
+                ("service_class",),
+                buckets=seconds,
+                registry=registry,
+            )
         )
         registry.register(_Lanes(self, prefix))
 

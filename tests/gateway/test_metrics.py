@@ -6,7 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter
 
+from gateway.labelled import Labelled
 from tests.gateway.inhouse import CHAT, MODEL, Caller, Inhouse
 from tests.gateway.test_attacks import token
 from tests.gateway.test_line import lived
@@ -43,3 +45,16 @@ def test_l6_many_subjects_make_no_series(tmp_path: Path) -> None:
         assert not any("somebody" in line or "end-" in line for line in found)
 
     lived(tmp_path, story)
+
+
+def test_a_series_is_looked_up_once_and_is_the_metrics_own() -> None:
+    registry = CollectorRegistry()
+    counter = Counter("x", "X.", ("model",), registry=registry)
+    labelled = Labelled(counter)
+    labelled.labels("a").inc()
+    labelled.labels("a").inc()
+    counter.labels("a").inc()
+    labelled.labels("b").inc()
+    assert labelled.labels("a") is counter.labels("a")
+    assert registry.get_sample_value("x_total", {"model": "a"}) == 3
+    assert registry.get_sample_value("x_total", {"model": "b"}) == 1
