@@ -77,8 +77,8 @@ MUTANTS = (
         "epoch_not_in_the_key",
         "P1",
         _KEYS,
-        'b"kv/v1" + label.encoded() + epoch',
-        'b"kv/v1" + label.encoded()',
+        'b"kv/v1" + encoded + epoch',
+        'b"kv/v1" + encoded',
         _MATRIX,
     ),
     Mutant(
