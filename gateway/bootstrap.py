@@ -41,7 +41,7 @@ from gateway.registering import open_permission, registered_texts
 from gateway.reload import reload
 from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
-from gateway.tempo_start import gauges_of, open_tempo
+from gateway.tempo_start import follow, gauges_of, open_tempo, others_write
 from gateway.warming import Warming
 from gateway.withdrawal import withdrawn
 from policies.price import PriceList
@@ -251,8 +251,19 @@ async def opened(
             voided_count=len(recovered.voided),
             expired_count=len(recovered.expired),
         )
+        tempo, epochs = await stack.enter_async_context(
+            open_tempo(
+                settings,
+                clock_ms=lambda: clock.monotonic_ns() // 1_000_000,
+                name=keyring.pseudonymiser(),
+                log=log,
+            )
+        )
         directory = Directory(
-            directory_config(settings), store, clock_s=lambda: clock.wall_ms() / 1000
+            directory_config(settings),
+            store,
+            clock_s=lambda: clock.wall_ms() / 1000,
+            epochs=epochs,
         )
         await directory.load()
         secrets_of = TenantSecrets(keyring, SecretTable(store), rng=os.urandom)
@@ -268,15 +279,7 @@ async def opened(
         classes.enforce(
             facts.service_classes(settings.classes), (each.executor for each in deployments)
         )
-        permission = await open_permission(store, directory, clock)
-        tempo = await stack.enter_async_context(
-            open_tempo(
-                settings,
-                clock_ms=lambda: clock.monotonic_ns() // 1_000_000,
-                name=keyring.pseudonymiser(),
-                log=log,
-            )
-        )
+        permission = await open_permission(store, directory, clock, epochs.changed)
         live = Live(partial(withdrawn, directory, permission))
         caches = open_caches(keyring, secrets_of, permission)
         registered = registered_texts(
@@ -323,6 +326,11 @@ async def opened(
         for gauges in gauges_of(tempo):
             house.metrics.registry.register(gauges)
         stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
+        if others_write(settings):
+            epochs.follow(directory.refresh)
+            epochs.follow(registered.hear)
+            following = asyncio.create_task(follow(epochs, log))
+            stack.push_async_callback(_cancelled, following)
         await enforce(house, cache_terms(settings))
         housekeeping = asyncio.create_task(keep_house(house))
         stack.push_async_callback(_cancelled, housekeeping)

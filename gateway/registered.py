@@ -198,7 +198,7 @@ class Registered:
         """Every few seconds: hear of others' changes, and do what is owed, also what a crash left of a
         shredded tenant.  What is confirmed by that."""
         try:
-            await self._confirm()
+            await self.hear()
             if dead := list(filter(self._is_dead, self.documents.all())):
                 await self.remove(dead)
         except StoreUnavailable as why:  # what is owed needs no database
@@ -207,6 +207,10 @@ class Registered:
         done = await self.revocations.ask_again()
         await self._wipe()
         return done
+
+    async def hear(self) -> None:
+        """What another process has changed or removed is ended here, too.  StoreUnavailable."""
+        self._end(await self.documents.confirm(), wipe=False)
 
     # How.
 
@@ -228,14 +232,10 @@ class Registered:
                 self._set_alarm()
                 return found
             except VersionMoved:
-                await self._confirm()
+                await self.hear()
                 if self.documents.find(id_) is None:
                     raise
         raise StoreUnavailable("others write faster than it can be read")
-
-    async def _confirm(self) -> None:
-        """What another process has changed or removed is ended here, too."""
-        self._end(await self.documents.confirm(), wipe=False)
 
     def _end(self, gone: tuple[Record, ...], *, wipe: bool) -> Ending | None:
         """These versions are over, and older ones of the same with them.  Nothing is awaited: what is

@@ -40,10 +40,15 @@ class ExecutorRevoker:
             raise ExecutorLost("what was revoked does not read back as zero")
 
 
-async def open_permission(store: Store, directory: Directory, clock: Clock) -> Permission:
-    """Reads all lists before anything is served."""
+async def open_permission(
+    store: Store, directory: Directory, clock: Clock, changed: Callable[[], None] = lambda: None
+) -> Permission:
+    """Reads all lists before anything is served.  `changed` hears of each change of ours."""
     documents = Documents(
-        store, monotonic_ns=clock.monotonic_ns, wall_s=lambda: clock.wall_ms() / 1000
+        store,
+        monotonic_ns=clock.monotonic_ns,
+        wall_s=lambda: clock.wall_ms() / 1000,
+        changed=changed,
     )
     await documents.load()
     return Permission(documents, directory.standing, clock.monotonic_ns)

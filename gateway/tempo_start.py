@@ -1,8 +1,10 @@
-"""Which tempo the house has: in memory, or in the Redis of the configuration; and what is said of it."""
+"""What gateways share: which tempo the house has, in memory or in the Redis of the configuration, and how it
+learns what the others have changed; and what is said of both."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, cast
@@ -12,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from gateway.settings import Settings
 from policies.outage import Trouble
+from tenants.epochs import LOOK_S, Epochs
 from tenants.tempo import MemoryTempo, Tempo
 
 if TYPE_CHECKING:
@@ -28,13 +31,14 @@ async def open_tempo(
     clock_ms: Callable[[], int],
     name: Callable[[str], str],
     log: Callable[..., None],
-) -> AsyncIterator[Tempo]:
+) -> AsyncIterator[tuple[Tempo, Epochs]]:
     """`clock_ms` is monotonic; `name` is what users and keys are called in Redis.  A Redis that is not
     there refuses no start: limits are this process's part until it is."""
     state = settings.state
     if not state.redis_url:
-        yield MemoryTempo(clock_ms)
+        yield MemoryTempo(clock_ms), Epochs(clock_ms)
         return
+    from tenants.tempo.bell import RedisBell
     from tenants.tempo.link import Link  # a tenth of a second, for those alone who have a Redis
     from tenants.tempo.redis import RedisTempo
     from tenants.tempo.shared import SharedTempo
@@ -53,7 +57,7 @@ async def open_tempo(
         await tempo.begin()
         tending = asyncio.create_task(tend(tempo, log))
         try:
-            yield tempo
+            yield tempo, Epochs(clock_ms, RedisBell(link, lambda: secrets.token_hex(16)))
         finally:
             tending.cancel()
             with suppress(asyncio.CancelledError):
@@ -61,6 +65,25 @@ async def open_tempo(
             await tempo.tend()  # what ended last is paid, where that can be done at once
     finally:
         await link.aclose()
+
+
+def others_write(settings: Settings) -> bool:
+    """Whether another gateway may change what this one goes by.  A file belongs to one process."""
+    return not settings.state.database_url.startswith("sqlite:")
+
+
+async def follow(epochs: Epochs, log: Callable[..., None], *, every_s: float = LOOK_S) -> None:
+    """For as long as the house stands.  Each way to fail is told once, until it works again."""
+    failing: type[Exception] | None = None
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await epochs.look()
+            failing = None
+        except Exception as why:  # noqa: BLE001 — asked again, until it is known
+            if type(why) is not failing:
+                log("epochs.unread", error=why)
+            failing = type(why)
 
 
 async def tend(tempo: SharedTempo, log: Callable[..., None], *, every_s: float = TEND_S) -> None:

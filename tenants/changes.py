@@ -5,6 +5,7 @@ Refuses to know: what a change does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +29,7 @@ class ChangeKind(StrEnum):
     ROOT_REWRAPPED = "root_rewrapped"
     ROOT_RELEASED = "root_released"
     CONFIGURED = "configured"
+    LEARNED = "learned"  # another gateway changed something
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +39,25 @@ class Change:
     kind: ChangeKind
     tenant: str
     subject: str = ""
+
+
+class Listeners:
+    """Everybody hears of a change, also when one of them fails."""
+
+    def __init__(self) -> None:
+        self._all: list[Callable[[Change], None]] = []
+
+    def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Returns how to stop."""
+        self._all.append(listener)
+        return lambda: self._all.remove(listener)
+
+    def publish(self, change: Change) -> None:
+        failed: list[Exception] = []
+        for listener in tuple(self._all):
+            try:
+                listener(change)
+            except Exception as why:  # noqa: BLE001 — raised below, after the others have heard
+                failed.append(why)
+        if failed:
+            raise ExceptionGroup(f"listeners failed on {change.kind}", failed)

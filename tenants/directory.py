@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from policies.facts import Budget, Principal, Standing
-from policies.verdict import Deny
+from policies.verdict import Deny, Reason
 from tenants import directory_rows as rows
-from tenants.changes import Change, ChangeKind
+from tenants.changes import Change, ChangeKind, Listeners
 from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
 from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked
+from tenants.epochs import Epochs
 from tenants.known import Known, account_under, budget_fault
 from tenants.scopes import BudgetAccount
 from tenants.store import Store
@@ -44,36 +46,58 @@ REVOCATION_KEPT_S = 400 * 86_400
 EXPIRY_SLACK_S = 600
 """Tokens are accepted a little after they expire; their revocations outlast that."""
 
-SUSPENDED = "tenant_suspended"
-
 
 class DirectoryFault(Exception):
     """What was asked for cannot be done; says what was wrong and what there is."""
 
 
 class Directory:
-    """`clock_s` is wall time."""
+    """`clock_s` is wall time.  `epochs`: by which other gateways hear of it, and it of theirs."""
 
     def __init__(
-        self, config: DirectoryConfig, store: Store, *, clock_s: Callable[[], float]
+        self,
+        config: DirectoryConfig,
+        store: Store,
+        *,
+        clock_s: Callable[[], float],
+        epochs: Epochs | None = None,
     ) -> None:
-        self._config = config
-        self._store = store
+        self._epochs = epochs
+        self._generation = self._written = 0
+        self._config, self._store = config, store
         self._clock_s = clock_s
         self._kept: Known | None = None
-        self._listeners: list[Callable[[Change], None]] = []
+        self._listeners = Listeners()
         self._changing: set[asyncio.Task[None]] = set()
 
     async def load(self) -> None:
         """Once at start, before anybody asks."""
         now_s = self._now_s()
-        found = await self._store.write(lambda conn: rows.load(conn, now_s=now_s))
-        self._kept = Known(self._config, found)
+        await self._store.write(lambda conn: rows.prune(conn, now_s=now_s))
+        with suppress(IntegrityError):
+            await self._store.write(rows.begin)
+        await self.refresh()
+
+    async def refresh(self) -> None:
+        """What other gateways have changed, if anything, becomes visible and is told.  StoreUnavailable."""
+        if self._kept and await self._store.read(rows.generation) == self._generation:
+            return
+        config = self._kept.config if self._kept else self._config
+        generation, known = await self._store.read(  # the number first
+            lambda conn: (rows.generation(conn), Known(config, rows.load(conn)))
+        )
+        if generation < self._written:
+            return  # older than a change of ours that is visible: the next look finds a newer one
+        known.config = self._kept.config if self._kept else config  # reloaded meanwhile
+        self._kept, self._generation = known, generation
+        self._listeners.publish(Change(ChangeKind.LEARNED, ""))
 
     # What is so now.
 
     def standing(self, principal: Principal) -> Standing | Deny:
-        """What this principal may do, or NO_TENANT, TENANT_UNKNOWN, TENANT_SUSPENDED."""
+        """What this principal may do, or NO_TENANT, TENANT_UNKNOWN, TENANT_SUSPENDED, POLICY_STALE."""
+        if self._epochs is not None and self._epochs.stale():
+            return Deny(Reason.POLICY_STALE)
         return self._known.standing(principal)
 
     def is_revoked(
@@ -174,19 +198,7 @@ class Directory:
             raise DirectoryFault(f"key {key_id} has ended; create a new one instead")
         if new_id in self._known.keys or new_digest in self._known.by_digest:
             raise DirectoryFault(f"key {new_id} exists already; mint another")
-        life_s = None if old.expires_at_s is None else old.expires_at_s - old.created_at_s
-        new = replace(
-            old,
-            id=new_id,
-            digest=new_digest,
-            created_at_s=now_s,
-            expires_at_s=None if life_s is None else now_s + life_s,
-            replaced_by=None,
-        )
-        ends_s = now_s + max(0, grace_s)
-        if old.expires_at_s is not None:
-            ends_s = min(ends_s, old.expires_at_s)
-        ending = replace(old, expires_at_s=ends_s, replaced_by=new_id)
+        new, ending = old.rotated(new_id, new_digest, now_s=now_s, grace_s=grace_s)
         mine = BudgetTarget(old.tenant, "key", new_id)
         budget = self._known.budgets.get(replace(mine, name=key_id))
 
@@ -301,12 +313,11 @@ class Directory:
     def configure(self, config: DirectoryConfig) -> None:
         """A reloaded configuration takes effect at once; what operators set stays on top."""
         self._known.config = config
-        self._publish(Change(ChangeKind.CONFIGURED, ""))
+        self._listeners.publish(Change(ChangeKind.CONFIGURED, ""))
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Called on the event loop after each change; returns how to stop."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return self._listeners.subscribe(listener)
 
     # How.
 
@@ -332,7 +343,7 @@ class Directory:
         assert self._known  # raises where it is not loaded, before anything is written
         at_s = self._now_s()
 
-        def write(conn: Connection) -> None:
+        def write(conn: Connection) -> int:
             op(conn)
             rows.note(
                 conn,
@@ -344,30 +355,25 @@ class Directory:
                 actor=actor,
                 reason=reason,
             )
+            return rows.count_up(conn)
 
         async def run() -> None:
             try:
-                await self._store.write(write)
+                generation = await self._store.write(write)
             except IntegrityError as why:
                 raise DirectoryFault(f"{change.subject} exists already") from why
             see()
-            self._publish(change)
+            self._written = max(self._written, generation)
+            if generation == self._generation + 1:  # else another's lies between, still to be read
+                self._generation = generation
+            if self._epochs is not None:
+                self._epochs.changed()
+            self._listeners.publish(change)
 
         task = asyncio.get_running_loop().create_task(run())
         self._changing.add(task)
         task.add_done_callback(self._changing.discard)
         await asyncio.shield(task)
-
-    def _publish(self, change: Change) -> None:
-        """Everybody hears of it, also when one of them fails."""
-        failed: list[Exception] = []
-        for listener in tuple(self._listeners):
-            try:
-                listener(change)
-            except Exception as why:  # noqa: BLE001 — raised below, after the others have heard
-                failed.append(why)
-        if failed:
-            raise ExceptionGroup(f"listeners failed on {change.kind}", failed)
 
     def _now_s(self) -> int:
         return int(self._clock_s())

@@ -6,7 +6,7 @@ A key's row holds the keyed digest of its secret and never the secret.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import Connection, delete, insert, select, update
 
 from policies.facts import Budget, Limits
-from tenants import schema
+from tenants import generations, schema
 
 
 class RevocationKind(StrEnum):
@@ -44,6 +44,22 @@ class KeyRecord:
     @property
     def revoked(self) -> bool:
         return self.revoked_at_s is not None
+
+    def rotated(
+        self, id_: str, digest: bytes, *, now_s: int, grace_s: int
+    ) -> tuple[KeyRecord, KeyRecord]:
+        """The one in its place, which lives as long, and this one, which ends after `grace_s`."""
+        expires_s, ends_s = self.expires_at_s, now_s + max(0, grace_s)
+        new = replace(
+            self,
+            id=id_,
+            digest=digest,
+            created_at_s=now_s,
+            expires_at_s=None if expires_s is None else now_s + expires_s - self.created_at_s,
+            replaced_by=None,
+        )
+        ends_s = ends_s if expires_s is None else min(ends_s, expires_s)
+        return new, replace(self, expires_at_s=ends_s, replaced_by=id_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +95,19 @@ class Snapshot:
     budgets: dict[BudgetTarget, Budget]
 
 
-def load(conn: Connection, *, now_s: int) -> Snapshot:
-    prune(conn, now_s=now_s)
+def generation(conn: Connection) -> int:
+    return generations.generation(conn, generations.Of.DIRECTORY)
+
+
+def count_up(conn: Connection) -> int:
+    return generations.count_up(conn, generations.Of.DIRECTORY)
+
+
+def begin(conn: Connection) -> None:
+    generations.begin(conn, generations.Of.DIRECTORY)
+
+
+def load(conn: Connection) -> Snapshot:
     revocation, suspension = schema.revocation, schema.suspension
     return Snapshot(
         keys=tuple(_key(row) for row in conn.execute(select(schema.api_key)).mappings()),

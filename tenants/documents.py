@@ -66,11 +66,17 @@ class Room:
 
 
 class Documents:
-    """`monotonic_ns` and `wall_s` are clocks."""
+    """`monotonic_ns` and `wall_s` are clocks; `changed` hears of each change of ours."""
 
     def __init__(
-        self, store: Store, *, monotonic_ns: Callable[[], int], wall_s: Callable[[], float]
+        self,
+        store: Store,
+        *,
+        monotonic_ns: Callable[[], int],
+        wall_s: Callable[[], float],
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._changed = changed
         self._store = store
         self._monotonic_ns = monotonic_ns
         self._wall_s = wall_s
@@ -297,6 +303,8 @@ class Documents:
             acls,
             frozenset(templates),
         )
+        if read_ns is None:
+            self._changed()
 
     def _acl_of(self, record: Record, old: Record | None, known: Acl | None) -> Acl:
         """The owner reads.  An expiry that has not changed stays where it is on the monotonic clock,

@@ -15,9 +15,9 @@ from enum import StrEnum
 from sqlalchemy import Connection, delete, insert, select, update
 
 from policies.facts import Role
+from tenants import generations
 from tenants.schema import registration as head
 from tenants.schema import registration_reader as reader
-from tenants.schema import registration_state as state
 from tenants.schema import registration_text as text
 
 
@@ -120,14 +120,11 @@ def load(conn: Connection) -> tuple[int, dict[str, Record]]:
 
 
 def generation(conn: Connection) -> int:
-    found: int | None = conn.execute(select(state.c.generation)).scalar_one_or_none()
-    return found or 0
+    return generations.generation(conn, generations.Of.TEXTS)
 
 
 def count_up(conn: Connection) -> int:
-    if not conn.execute(update(state).values(generation=state.c.generation + 1)).rowcount:
-        conn.execute(insert(state).values(id=1, generation=1))
-    return generation(conn)
+    return generations.count_up(conn, generations.Of.TEXTS)
 
 
 def create(conn: Connection, record: Record, sealed: Sealed) -> int:

@@ -15,13 +15,24 @@ import pytest
 
 from policies.facts import Limits
 from policies.outage import Breaker, Trouble
+from tenants import epochs
+from tenants.changes import Change, ChangeKind, Listeners
+from tenants.directory import Directory
+from tenants.epochs import Epochs
 from tenants.tempo import shared as shared_module
+from tenants.tempo.bell import KEY, RedisBell
 from tenants.tempo.link import Failed, Link
 from tenants.tempo.redis import _Keys
 from tenants.tempo.scripts import shipped
 from tenants.tempo.shared import SharedTempo
 from tests.servers_valkey import Valkey
-from tests.tenants import redis_kit, test_tempo_machine, test_tempo_outage, test_tempo_redis
+from tests.tenants import (
+    redis_kit,
+    test_epochs,
+    test_tempo_machine,
+    test_tempo_outage,
+    test_tempo_redis,
+)
 from tests.tenants.redis_kit import shared
 from tests.twins.test_tempo import STORIES, Clock, tell
 
@@ -277,6 +288,41 @@ def _a_key_for_each_scope(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Keys, "_place", place)
 
 
+def _nobody_rings(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Epochs, "changed", lambda _: None)
+
+
+def _the_bell_is_trusted_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(epochs, "ANYWAY_MS", 10**9)
+
+
+def _the_bell_is_a_counter(patch: pytest.MonkeyPatch) -> None:
+    async def ring(self: RedisBell) -> None:
+        await self.link.ask("INCR", KEY)
+        await self.link.ask("PEXPIRE", KEY, "60000")
+
+    patch.setattr(RedisBell, "ring", ring)
+
+
+def _it_is_never_too_old(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Epochs, "stale", lambda _: False)
+
+
+def _an_older_reading_counts(patch: pytest.MonkeyPatch) -> None:
+    nothing = property(lambda _: 0, lambda *_: None)
+    patch.setattr(Directory, "_written", nothing, raising=False)
+
+
+def _what_was_learned_is_not_told(patch: pytest.MonkeyPatch) -> None:
+    tell = Listeners.publish
+
+    def publish(self: Listeners, change: Change) -> None:
+        if change.kind is not ChangeKind.LEARNED:
+            tell(self, change)
+
+    patch.setattr(Listeners, "publish", publish)
+
+
 FAIL = SharedTempo._fail
 
 
@@ -305,6 +351,25 @@ CLASSES: tuple[tuple[Callable[[pytest.MonkeyPatch], None], Test], ...] = (
         _a_part_of_nothing,
         on_its_own(
             test_tempo_outage.test_a_small_plan_is_not_shut_out_and_a_large_request_takes_its_whole_part
+        ),
+    ),
+    (_nobody_rings, on_its_own(test_epochs.test_every_kind_of_change_is_learned_both_ways)),
+    (
+        _the_bell_is_trusted_alone,
+        on_its_own(test_epochs.test_a_bell_that_only_the_writer_cannot_ring_is_made_up_for),
+    ),
+    (_the_bell_is_a_counter, test_epochs.test_the_bell_in_redis),
+    (_it_is_never_too_old, on_its_own(test_epochs.test_who_cannot_know_allows_nobody)),
+    (
+        _an_older_reading_counts,
+        on_its_own(test_epochs.test_a_change_of_ours_is_never_undone_by_an_older_reading),
+    ),
+    (
+        _what_was_learned_is_not_told,
+        on_its_own(
+            lambda: test_epochs.test_a_revocation_is_heard_within_the_bound_and_told_once(
+                test_epochs.alone, epochs.ALONE_MS
+            )
         ),
     ),
     (_no_reply_is_looked_at, test_tempo_redis.test_a_reply_that_is_not_ours_is_noticed),
