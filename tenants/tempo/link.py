@@ -47,8 +47,9 @@ class Failed(Exception):
         self.trouble = trouble
 
 
-class Unsent(Failed):
-    """It was not even asked."""
+class Untaken(Failed):
+    """Known to have done nothing, and no fault of the server's: it was not asked, or not by this id any
+    more."""
 
 
 _BY_TYPE: Final[tuple[tuple[type[Exception], Trouble], ...]] = (
@@ -199,10 +200,10 @@ class Link:
             async with asyncio.timeout(self._deadlines.queue_ms / 1000):
                 await self._turns.acquire()
         except TimeoutError:
-            raise Unsent(Trouble.SLOW) from None
+            raise Untaken(Trouble.SLOW) from None
         try:
             if self.given_up is not None and not forced:
-                raise Unsent(self.given_up)
+                raise Untaken(self.given_up)
             return await self._attempt(command)
         finally:
             self._turns.release()

@@ -31,7 +31,7 @@ from tenants.tempo.contract import (
     seated,
     tightest,
 )
-from tenants.tempo.link import Failed, Link
+from tenants.tempo.link import Failed, Link, Untaken
 
 TOKENS_MAX: Final = 2**53
 RENEWED_AT_ONCE: Final = 100
@@ -59,6 +59,8 @@ class RedisTempo:
             args += [keys.seats(scope), min(max(0, limit), PER_MINUTE_MAX)]
         assert record == 1
         said = await self.link.run("admit", keys.all, *args)
+        if said == ["ended"]:
+            raise Untaken(Trouble.WRONG)
         admitted, numbers = _numbers(said, {"0", "1"})
         now_ms, *rest = numbers
         buckets = _buckets(rest[: 2 * len(asked)])

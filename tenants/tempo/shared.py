@@ -24,7 +24,7 @@ from policies.rate import Bucket
 from policies.verdict import Allow, Deny
 from tenants.scopes import ScopeLimits
 from tenants.tempo.contract import Cost, Headroom, TempoAsk, costs, seat, seated, unused
-from tenants.tempo.link import Failed, Unsent
+from tenants.tempo.link import Failed, Untaken
 from tenants.tempo.memory import MemoryTempo
 from tenants.tempo.redis import RedisTempo
 
@@ -94,7 +94,7 @@ class SharedTempo:
             try:
                 verdict = await self._asked(self._redis.admit(ask))
             except (Failed, asyncio.CancelledError) as why:
-                if not isinstance(why, Unsent):
+                if not isinstance(why, Untaken):
                     self._owe(ask, costs(ask.scopes, ask))
                 if not isinstance(why, Failed):
                     raise
@@ -204,7 +204,7 @@ class SharedTempo:
         try:
             said = await call
         except Failed as why:
-            if not isinstance(why, Unsent):
+            if not isinstance(why, Untaken):
                 self._fail(why.trouble)
             raise
         self._see(worked(self._breaker, tried=False))

@@ -106,6 +106,21 @@ def test_an_admission_that_arrives_after_its_refund_takes_nothing(valkey_server:
     told(valkey_server, test)
 
 
+def test_an_id_that_comes_again_is_no_outage(valkey_server: Valkey) -> None:
+    """Ours are never used twice.  Whoever did would be counted by this process alone."""
+
+    async def test() -> None:
+        async with shared(valkey_server, Clock()) as tempo:
+            for _ in range(6):
+                assert isinstance(await tempo.admit(ask("a")), Allow)
+                await tempo.release("a", 0)
+            assert tempo.trouble is None
+            assert tempo.failures.total() == tempo.owed == tempo.leases == 0
+            assert left(await tempo.headroom("acme", (USER,))) == (9, 100)
+
+    run(test)
+
+
 def test_every_key_goes_away_by_itself(valkey_server: Valkey) -> None:
     """None lives longer than a lease or a refill; and whoever is admitted has three kinds."""
 
