@@ -1,4 +1,4 @@
-"""`python -m tests.bench serve | peers | engine | fairness | gateway | isolation | validate | soak | streams | budget | crash`: see README.md beside this file.
+"""`python -m tests.bench serve | peers | engine | fairness | gateway | isolation | money | validate | soak | streams | budget | crash`: see README.md beside this file.
 
 Loopback only, bounded in requests and time, ends by itself.  Exit status 1 where something that was
 checked does not hold (an error, a ledger that disagrees, a scenario's fault), 2 where nothing could
@@ -19,6 +19,7 @@ from tests.bench import (
     fairness_command,
     gateway_command,
     isolation_command,
+    money_command,
     peers_command,
     scenarios,
     soak_command,
@@ -159,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     fairness_command.add_parser(commands, [shared])
     gateway_command.add_parser(commands)
     isolation_command.add_parser(commands, [shared])
+    money_command.add_parser(commands)
     soak_command.add_parser(commands, [shared])
     validate_command.add_parser(commands, [shared])
 
