@@ -161,8 +161,8 @@ def _top_up(conn: Connection, ask: AdjustAsk, now_ms: int) -> None:
         places = [Place("key", key) for key in chain]
     else:
         places = [Place(budget.scope, budget.id)]
-    book = Windows()
-    book.load(conn, places, [budget], since_s=now_s, now_s=now_s)
+    book = Windows(now_s)
+    book.load(conn, places, [budget], since_s=now_s)
     book.move(places, now_s, topped_up=ask.nano_usd)
     book.write(conn)
     row = {"request_id": "", "tenant": ask.tenant, "at_ms": now_ms}
@@ -189,8 +189,8 @@ def _refund(conn: Connection, ask: AdjustAsk, now_ms: int) -> None:
         )
     keys = windows.successors(conn, {found["key_id"]} - {None})
     places, at_s = places_of(found, keys), found["at_ms"] // 1000
-    book = Windows()
-    book.load(conn, places, (), since_s=at_s, now_s=now_ms // 1000)
+    book = Windows(now_ms // 1000)
+    book.load(conn, places, (), since_s=at_s)
     book.move(places, at_s, spent=-ask.nano_usd)
     book.write(conn)
     conn.execute(

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import BigInteger, Boolean, Connection, Text, func, select
 
 from policies import price as pricing
 from policies.budget import fit
@@ -42,6 +42,7 @@ from tenants.asks import (
 )
 from tenants.postings import AVAILABLE, ESTIMATE, REVERSAL, SPEND, USAGE, Postings
 from tenants.scopes import SCOPES, scope_id
+from tenants.sql import insert_many, update_many, within
 from tenants.usage import UsageRecord
 from tenants.windows import Windows, places_of
 
@@ -51,19 +52,23 @@ ENDED = frozenset({SETTLED, VOIDED})
 _R = schema.reservation
 
 # Built once: putting a statement together costs more than running it.
-_RESERVE = insert(_R)
-_FIND = select(_R).where(_R.c.request_id.in_(bindparam("ids", expanding=True)))
+_RESERVE = insert_many(_R)
+_FIND = select(_R).where(within(_R.c.request_id, "ids"))
 _FIND_LOCKED = _FIND.order_by(_R.c.request_id).with_for_update()
-_LEAVE = (
-    update(_R)
-    .where(_R.c.request_id == bindparam("of_request"), _R.c.state == bindparam("of_state"))
-    .values(
-        state=bindparam("to_state"),
-        charge=bindparam("to_charge"),
-        refunded=bindparam("to_refunded"),
-        estimated=bindparam("to_estimated"),
-        ended_at_ms=bindparam("to_ended_at_ms"),
-    )
+_LEAVE = update_many(
+    _R,
+    {
+        "of_request": Text(),
+        "of_state": Text(),
+        "to_state": Text(),
+        "to_charge": BigInteger(),
+        "to_refunded": BigInteger(),
+        "to_estimated": Boolean(),
+        "to_ended_at_ms": BigInteger(),
+    },
+    sets="state = {to_state}, charge = {to_charge}, refunded = {to_refunded}, estimated = {to_estimated}, "
+    "ended_at_ms = {to_ended_at_ms}",
+    where="request_id = {of_request} AND state = {of_state}",
 )
 
 Row = dict[str, Any]
@@ -114,13 +119,12 @@ class _Page:
         reserved = [*self._rows.values(), *map(_accounts, holds)]
         keys = {row["key_id"] for row in reserved if row["key_id"] is not None}
         self._keys = windows.successors(conn, keys) if keys else {}
-        self._windows = Windows()
+        self._windows = Windows(now_ms // 1000)
         self._windows.load(
             conn,
             (place for row in reserved for place in places_of(row, self._keys)),
             (account for ask in holds for account in ask.budgets),
             since_s=min([row["at_ms"] for row in self._rows.values()], default=now_ms) // 1000,
-            now_s=now_ms // 1000,
         )
         admitted_ms = [row["at_ms"] for row in self._rows.values()]
         self._postings = Postings(now_ms, periods.gate(conn, admitted_ms, now_ms))
@@ -154,9 +158,10 @@ class _Page:
             if (row := self._rows[request_id])["state"] != state
         ]
         if reserved:
-            conn.execute(_RESERVE, reserved)
+            _RESERVE.run(conn, reserved)
         if left:
-            conn.execute(_LEAVE, left)
+            changed = _LEAVE.run(conn, left)
+            assert changed == len(left), "a reservation was ended by somebody else meanwhile"
         self._postings.write(conn)
         usage.keep(conn, self._records)
         self._windows.write(conn)
@@ -167,10 +172,9 @@ class _Page:
             return _held_before(known, ask)
         if fault := prices.differs(self._prices, ask.price):
             return fault
-        now_s = self._now_ms // 1000
         budgets = sorted(ask.budgets, key=lambda budget: SCOPES.index(budget.scope))
         verdict = fit(
-            [self._windows.account(budget, now_s) for budget in budgets],
+            [self._windows.account(budget) for budget in budgets],
             ask.price,
             ask.prompt_tokens,
             ask.output_tokens,
@@ -202,7 +206,7 @@ class _Page:
         self._rows[ask.request_id] = row
         self._move(row, held=fitted.amount_nano_usd)
         for budget in budgets:
-            self._windows.admit(budget, now_s)
+            self._windows.admit(budget)
         return Allow(_hold_of(row))
 
     def _settle(

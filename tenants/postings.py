@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, select
 
 from policies.periods import effective_for
 from policies.price import Charge, Line, Meter
 from tenants import schema
+from tenants.sql import insert_many, within
 
 AVAILABLE, SPEND, GRANTED = "available", "spend", "granted"
 """A tenant's accounts.  What is held is not among them: that is its reservations.  What an operator
@@ -24,11 +25,9 @@ USAGE, ESTIMATE, REVERSAL = "usage", "estimate", "reversal"
 """What a line is: measured, assumed when a hold expired, or the assumption taken back."""
 
 _E = schema.usage_event
-_POST = insert(schema.ledger_entry)
-_LINES = insert(_E)
-_LINES_OF = select(_E).where(
-    _E.c.request_id.in_(bindparam("ids", expanding=True)), _E.c.entry.in_([USAGE, ESTIMATE])
-)
+_POST = insert_many(schema.ledger_entry)
+_LINES = insert_many(_E)
+_LINES_OF = select(_E).where(within(_E.c.request_id, "ids"), _E.c.entry.in_([USAGE, ESTIMATE]))
 _BILLED_AS = {"SETTLED": USAGE, "EXPIRED": ESTIMATE}
 
 
@@ -92,9 +91,9 @@ class Postings:
 
     def write(self, conn: Connection) -> None:
         if self._transfers:
-            conn.execute(_POST, self._transfers)
+            _POST.run(conn, self._transfers)
         if self._lines:
-            conn.execute(_LINES, self._lines)
+            _LINES.run(conn, self._lines)
 
 
 def charges(conn: Connection, rows: Iterable[Mapping[Any, Any]]) -> dict[str, Charge]:

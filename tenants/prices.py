@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, select
 
 from policies.facts import Price
 from tenants import schema
 from tenants.asks import BookFault
-from tenants.sql import insert_new
+from tenants.sql import insert_new, within
 
 _P = schema.price
-_FIND = select(_P).where(_P.c.id.in_(bindparam("ids", expanding=True)))
+_FIND = select(_P).where(within(_P.c.id, "ids"))
 
 
 def keep(conn: Connection, prices: Iterable[Price]) -> None:

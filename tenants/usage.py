@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, select
 
 from tenants import schema
 from tenants.scopes import Dimensions
+from tenants.sql import insert_many, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,8 @@ _DIMS = ("tenant", "project", "user", "issuer", "key_id", "model", "service_clas
 _PLAIN = tuple(name for name in UsageRecord.__dataclass_fields__ if name not in {"dims", "trace"})
 
 
-_INSERT = insert(schema.request)
-_KNOWN = select(schema.request.c.request_id).where(
-    schema.request.c.request_id.in_(bindparam("ids", expanding=True))
-)
+_INSERT = insert_many(schema.request)
+_KNOWN = select(schema.request.c.request_id).where(within(schema.request.c.request_id, "ids"))
 
 
 def dims_of(row: Mapping[Any, Any]) -> Dimensions:
@@ -72,7 +71,7 @@ def keep(conn: Connection, records: Sequence[UsageRecord]) -> int:
     for known in conn.execute(_KNOWN, {"ids": sorted(first)}).scalars():
         del first[known]
     if first:
-        conn.execute(_INSERT, [_row(record) for record in first.values()])
+        _INSERT.run(conn, [_row(record) for record in first.values()])
     return len(first)
 
 

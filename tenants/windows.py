@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import Connection, bindparam, delete, func, or_, select, update
+from sqlalchemy import BigInteger, Boolean, Connection, Text, bindparam, delete, or_, select
 
 from policies.budget import HOUR_S, ROLLING_SLOTS, Account, Span, window_at
 from policies.facts import Budget
@@ -23,7 +23,7 @@ from policies.price import NANO_USD_MAX
 from tenants import schema
 from tenants.counting import Sums, counted, slots
 from tenants.scopes import SCOPES, BudgetAccount
-from tenants.sql import insert_new
+from tenants.sql import insert_new, update_many, within
 
 _W, _K = schema.budget_window, schema.api_key
 
@@ -42,34 +42,31 @@ class Place(NamedTuple):
 _ROWS = (
     select(_W)
     .where(
-        _W.c.scope.in_(bindparam("scopes", expanding=True)),
-        _W.c.account.in_(bindparam("accounts", expanding=True)),
+        within(_W.c.scope, "scopes"),
+        within(_W.c.account, "accounts"),
         or_(_W.c.end_s.is_(None), _W.c.end_s > bindparam("since_s")),
     )
     .order_by(_W.c.scope, _W.c.account, _W.c.window_id)
 )
 _ROWS_LOCKED = _ROWS.with_for_update()
-_MOVE = (
-    update(_W)
-    .where(
-        _W.c.scope == bindparam("of_scope"),
-        _W.c.account == bindparam("of_account"),
-        _W.c.window_id == bindparam("of_window_id"),
-    )
-    .values(
-        held=_W.c.held + bindparam("more_held"),
-        spent=_W.c.spent + bindparam("more_spent"),
-        topped_up=_W.c.topped_up + bindparam("more_topped_up"),
-        limit_nano_usd=bindparam("to_limit"),
-        hard=bindparam("to_hard"),
-    )
-)
-_OVER = select(func.count()).where(
-    _W.c.scope.in_(bindparam("scopes", expanding=True)),
-    _W.c.account.in_(bindparam("accounts", expanding=True)),
-    _W.c.window_id.in_(bindparam("ids", expanding=True)),
-    _W.c.hard,
-    _W.c.spent + _W.c.held > _W.c.limit_nano_usd + _W.c.topped_up,
+_MOVE = update_many(
+    _W,
+    {
+        "of_scope": Text(),
+        "of_account": Text(),
+        "of_window_id": Text(),
+        "more_held": BigInteger(),
+        "more_spent": BigInteger(),
+        "more_topped_up": BigInteger(),
+        "to_limit": BigInteger(),
+        "to_hard": Boolean(),
+        "guarded": Boolean(),
+    },
+    sets="held = held + {more_held}, spent = spent + {more_spent}, "
+    "topped_up = topped_up + {more_topped_up}, limit_nano_usd = {to_limit}, hard = {to_hard}",
+    where="scope = {of_scope} AND account = {of_account} AND window_id = {of_window_id} "
+    "AND (NOT {guarded} OR spent + held + {more_spent} + {more_held} "
+    "<= {to_limit} + topped_up + {more_topped_up})",
 )
 
 
@@ -102,8 +99,10 @@ class _Row:
 class Windows:
     """The rows that a turn may change, locked and in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: int) -> None:
+        self._now_s = now_s
         self._rows: dict[Place, dict[str, _Row]] = {}
+        self._slots: dict[tuple[str, str], list[Span]] = {}  # by window and zone, now
 
     def load(
         self,
@@ -112,32 +111,31 @@ class Windows:
         budgets: Iterable[BudgetAccount],
         *,
         since_s: int,
-        now_s: int,
     ) -> None:
         """All rows of `places` that end after `since_s`, and every row that `budgets` count by now,
         made where it lacks.  Locked in one order, whoever asks (MONEY.md §1)."""
         asked = sorted(set(places))
-        since_s = min(since_s, now_s - ROLLING_SLOTS * HOUR_S)
+        since_s = min(since_s, self._now_s - ROLLING_SLOTS * HOUR_S)
         self._read(conn, asked, since_s)
         lacking = [
-            (budget, slots)
-            for budget in dict.fromkeys(budgets)
-            if (slots := self._lacking(budget, now_s))
+            (budget, missing)
+            for budget in {(each.scope, each.id, each.budget): each for each in budgets}.values()
+            if (missing := self._lacking(budget))
         ]
         if lacking:
             _make(conn, lacking)
             self._read(conn, asked, since_s)
 
-    def account(self, budget: BudgetAccount, now_s: int) -> Account:
+    def account(self, budget: BudgetAccount) -> Account:
         rows = self._rows[Place(budget.scope, budget.id)]
-        return _account(budget, (rows[slot.id].sums for slot in slots(span_at(budget, now_s))))
+        return _account(budget, (rows[slot.id].sums for slot in self._counted_by(budget)))
 
-    def admit(self, budget: BudgetAccount, now_s: int) -> None:
+    def admit(self, budget: BudgetAccount) -> None:
         """Under this budget something was let through: its limit is what the row is guarded by."""
-        span = span_at(budget, now_s)
-        row = self._rows[Place(budget.scope, budget.id)][span.id]
+        counted_by = self._counted_by(budget)
+        row = self._rows[Place(budget.scope, budget.id)][counted_by[-1].id]
         row.limit, row.hard = _limit(budget), budget.budget.hard
-        row.guarded = span.since_s == span.start_s and row.hard
+        row.guarded = len(counted_by) == 1 and row.hard
 
     def move(
         self,
@@ -175,20 +173,12 @@ class Windows:
                 "more_topped_up": row.sums.topped_up - row.read.topped_up,
                 "to_limit": row.limit,
                 "to_hard": row.hard,
+                "guarded": row.guarded,
             }
             for row in changed
         ]
-        conn.execute(_MOVE, moves)
-        if guarded := [row for row in changed if row.guarded]:
-            over = conn.execute(
-                _OVER,
-                {
-                    "scopes": sorted({row.place.scope for row in guarded}),
-                    "accounts": sorted({row.place.account for row in guarded}),
-                    "ids": sorted({row.window_id for row in guarded}),
-                },
-            ).scalar_one()
-            assert over == 0, "the budget guard and the policy disagree"
+        written = _MOVE.run(conn, moves)
+        assert written == len(moves), "the budget guard and the policy disagree"
 
     def _read(self, conn: Connection, places: Sequence[Place], since_s: int) -> None:
         self._rows = {place: {} for place in places}
@@ -204,9 +194,16 @@ class Windows:
             if row.place in self._rows:  # scopes and accounts were asked for each by itself
                 self._rows[row.place][row.window_id] = row
 
-    def _lacking(self, budget: BudgetAccount, now_s: int) -> list[Span]:
+    def _lacking(self, budget: BudgetAccount) -> list[Span]:
         there = self._rows[Place(budget.scope, budget.id)]
-        return [slot for slot in slots(span_at(budget, now_s)) if slot.id not in there]
+        return [slot for slot in self._counted_by(budget) if slot.id not in there]
+
+    def _counted_by(self, budget: BudgetAccount) -> list[Span]:
+        """The rows that together are its window now."""
+        kind = budget.budget.window, budget.budget.zone
+        if (counted_by := self._slots.get(kind)) is None:
+            counted_by = self._slots[kind] = slots(span_at(budget, self._now_s))
+        return counted_by
 
 
 @dataclass(frozen=True, slots=True)

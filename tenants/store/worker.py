@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -30,6 +31,9 @@ Op = Callable[[Connection], Any]
 
 GROUP_MOST = 256
 """Operations in one commit."""
+BUSY_FROM, GATHER_S = 4, 0.001
+"""After a group of so many, whoever they answered is about to ask again: the next group waits this long
+for them, instead of beginning with the first alone (PostgreSQL's `commit_siblings`, `commit_delay`)."""
 WAITING_MOST = 8192
 """Operations that may wait; beyond it the store is not keeping up, and says so."""
 
@@ -98,10 +102,12 @@ class Worker:
             self._thread.join()
 
     def _run(self) -> None:
-        more = True
+        more, busy = True, False
         while more:
             group: list[_Job] = []
             job = self._jobs.get()
+            if busy and job is not None:
+                time.sleep(GATHER_S)
             while True:
                 if job is None:
                     more = False
@@ -113,6 +119,7 @@ class Worker:
                     job = self._jobs.get_nowait()
                 except queue.Empty:
                     break
+            busy = len(group) >= BUSY_FROM
             if group:
                 _tell(group, self._commit([each.op for each in group]))
         self._backend.close()

@@ -23,8 +23,8 @@ MUTANTS = (
         "parent_budget_is_not_asked",
         "M12",
         _LEDGER,
-        "[self._windows.account(budget, now_s) for budget in budgets]",
-        "[self._windows.account(budget, now_s) for budget in budgets[:1]]",
+        "[self._windows.account(budget) for budget in budgets]",
+        "[self._windows.account(budget) for budget in budgets[:1]]",
         _BOOK + "test_a_parent_that_is_spent_leaves_no_partial_hold",
     ),
     Mutant(

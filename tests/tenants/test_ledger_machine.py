@@ -33,7 +33,7 @@ from policies import price as pricing
 from policies.facts import Budget, Meters
 from policies.price import charge, worst_case
 from policies.verdict import Allow, Deny
-from tenants import counting, leases, ledger, postings, reports, schema, windows
+from tenants import leases, ledger, postings, reports, schema, windows
 from tenants.asks import Ask, SettleAsk, Settled, Swept, VoidAsk
 from tenants.book import BudgetAccount, Dimensions
 from tenants.schema import versions
@@ -493,15 +493,11 @@ def _a_group_is_decided_by_what_was_read(patch: pytest.MonkeyPatch) -> None:
     """Each sees the room that was there before all of them."""
     account = windows.Windows.account
 
-    def stale(self: Any, budget: Any, now_s: int) -> Any:
-        now = account(self, budget, now_s)
-        read = [
-            row.read
-            for row in self._rows[(budget.scope, budget.id)].values()
-            if row.window_id in {slot.id for slot in counting.slots(windows.span_at(budget, now_s))}
-        ]
+    def stale(self: Any, budget: Any) -> Any:
+        rows = self._rows[(budget.scope, budget.id)]
+        read = [rows[slot.id].read for slot in self._counted_by(budget)]
         spent, held, _ = (sum(column) for column in zip(*read, strict=True))
-        return replace(now, spent_nano_usd=spent, held_nano_usd=held)
+        return replace(account(self, budget), spent_nano_usd=spent, held_nano_usd=held)
 
     patch.setattr(windows.Windows, "account", stale)
     patch.setattr(windows.Windows, "admit", lambda *_: None)
