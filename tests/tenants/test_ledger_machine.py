@@ -174,8 +174,9 @@ class Book(RuleBasedStateMachine):
 
     def settling(self, data: st.DataObject, request_id: str) -> tuple[Ask, Judge]:
         seen = self.seen[request_id]
-        every = st.sampled_from((0, 90))  # nothing, or all that was reserved
-        cached, output = data.draw(st.integers(0, 100)), data.draw(every | st.integers(0, 90))
+        ends = st.sampled_from((0, 100))  # nothing, or all that was reserved
+        cached = data.draw(ends | st.integers(0, 100))
+        output = data.draw(ends | st.integers(0, 90))
         cached, output = min(cached, seen.prompt), min(output, seen.output)
         meters = Meters(seen.prompt - cached, cached - cached // 2, cached // 2, output)
 
