@@ -9,13 +9,18 @@ import msgspec
 import pytest
 
 from executor.echo import EchoExecutor
-from gateway.settings import development
+from gateway import bootstrap
+from gateway.house import House
+from gateway.settings import Settings, development, with_state_dir
+from gateway.settings.units import RedisUrl
 from gateway.tempo_start import follow, others_write
 from tenants.directory import Directory
 from tenants.epochs import Epochs
 from tenants.store import StoreUnavailable
-from tests.gateway.inhouse import CHAT, chat_body, inhouse
+from tests.gateway.inhouse import CHAT, chat_body, furnish, inhouse
 from tests.gateway.test_line import Hold
+from tests.servers_postgres import database, needs_postgres
+from tests.servers_valkey import Valkey
 
 
 def test_a_revocation_elsewhere_ends_a_running_stream_here(tmp_path: Path) -> None:
@@ -90,3 +95,50 @@ def test_a_file_is_written_by_nobody_else(tmp_path: Path, url: str, many: bool) 
     settings = development(state_dir=tmp_path)
     state = msgspec.structs.replace(settings.state, database_url=url)
     assert others_write(msgspec.structs.replace(settings, state=state)) is many
+
+
+@pytest.mark.slow
+@needs_postgres
+def test_a_house_on_postgresql_and_redis_hears_of_another(
+    tmp_path: Path, valkey_server: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `serve` wires it, but for executors."""
+
+    async def nothing(*_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(bootstrap, "deploy", nothing)
+
+    async def heard(house: House, *, suspended: bool) -> None:
+        async with asyncio.timeout(120):
+            while house.directory.tenants()["acme"] is not suspended:
+                await asyncio.sleep(0.01)
+
+    async def run(settings: Settings) -> None:
+        async with (
+            bootstrap.opened(settings, lambda: False) as (here, _),
+            bootstrap.opened(with_state_dir(settings, tmp_path / "other", {}), lambda: False) as (
+                there,
+                _,
+            ),
+        ):
+            await there.directory.suspend("acme", actor="operator", reason="unpaid")
+            await heard(here, suspended=True)
+            await here.directory.resume("acme", actor="operator", reason="paid")
+            await heard(there, suspended=False)
+
+    with database() as url:
+        settings = development(state_dir=tmp_path / "one")
+        state = msgspec.structs.replace(
+            settings.state,
+            database_url=url,
+            redis_url=RedisUrl.parse(valkey_server.url),
+            gateways=2,
+        )
+        first = msgspec.structs.replace(settings, state=state)
+        (tmp_path / "other").mkdir(mode=0o700)
+        (tmp_path / "one").mkdir(mode=0o700)
+        for name in ("one", "other"):
+            furnish(tmp_path / name)  # the same root key in both
+            (tmp_path / name / "lockgate.db").unlink()
+        asyncio.run(run(first))
