@@ -16,7 +16,7 @@ import hashlib
 import hmac
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -92,10 +92,15 @@ class Keyring:
     def retry_keys(self) -> Callable[[tuple[str, ...]], bytes]:
         """A client's retry key with all that it belongs to, to 16 bytes: equal for equal parts, in every
         process of this deployment; meaningless without the root key."""
-        key = self.derive(Purpose.IDEMPOTENCY, b"retry")
+        digest = self.idempotency("retry")
+        return lambda parts: digest([part.encode() for part in parts])[:16]
+
+    def idempotency(self, use: str) -> Callable[[Sequence[bytes]], bytes]:
+        """The parts of one thing to 32 bytes, as `retry_keys`.  `use`: what of, so that a key is never equal to a body."""
+        key = self.derive(Purpose.IDEMPOTENCY, use.encode())
         return lambda parts: hmac.new(
-            key, b"".join(_sized(part.encode()) for part in parts), hashlib.sha256
-        ).digest()[:16]
+            key, b"".join(_sized(part) for part in parts), hashlib.sha256
+        ).digest()
 
 
 def open_keyring(path: Path, *, rng: Callable[[int], bytes] = os.urandom) -> Keyring:

@@ -38,6 +38,7 @@ class SealPurpose(StrEnum):
     DOCUMENT = "document"
     TEMPLATE = "template"
     ABOUT = "about"  # title and the like: what a text is called says what it is about
+    RESULT = "result"  # what was answered by an idempotency key
 
 
 class SealBroken(Exception):
@@ -68,6 +69,13 @@ class Seals:
 
     def seal(self, place: Place, text: str) -> bytes:
         """SecretGone where the tenant has no secret."""
+        return self.seal_bytes(place, text.encode())
+
+    def open(self, place: Place, record: bytes) -> str:
+        """SecretGone where the secret was destroyed; SealBroken where the record is not this place's."""
+        return self.open_bytes(place, record).decode()
+
+    def seal_bytes(self, place: Place, data: bytes) -> bytes:
         version, secret = KEYRING_VERSION, self.public
         if place.tenant is not None:
             newest = self.current(place.tenant)
@@ -75,17 +83,16 @@ class Seals:
         head = FORMAT + version.to_bytes(4)
         nonce = self.rng(NONCE_BYTES)
         cipher = AESGCM(_key(secret, place))
-        return head + nonce + cipher.encrypt(nonce, text.encode(), place.encoded() + head)
+        return head + nonce + cipher.encrypt(nonce, data, place.encoded() + head)
 
-    def open(self, place: Place, record: bytes) -> str:
-        """SecretGone where the secret was destroyed; SealBroken where the record is not this place's."""
+    def open_bytes(self, place: Place, record: bytes) -> bytes:
         version = secret_version(record)
         if (version == KEYRING_VERSION) != (place.tenant is None):
             raise SealBroken(f"the record of {place.id} is sealed for another owner")
         secret = self.public if place.tenant is None else self.at(place.tenant, version).secret
         head, nonce = record[:HEAD_BYTES], record[HEAD_BYTES : HEAD_BYTES + NONCE_BYTES]
         try:
-            text = AESGCM(_key(secret, place)).decrypt(
+            return AESGCM(_key(secret, place)).decrypt(
                 nonce, record[HEAD_BYTES + NONCE_BYTES :], place.encoded() + head
             )
         except (InvalidTag, ValueError):
@@ -93,7 +100,6 @@ class Seals:
                 f"the record of {place.id}, version {place.version}, was altered or moved; restore the "
                 "database from a backup"
             ) from None
-        return text.decode()
 
 
 def secret_version(record: bytes) -> int:

@@ -16,12 +16,17 @@ class BookFault(Exception):
     """The caller broke the book's rules: an id used twice, a price that changed.  Our mistake."""
 
 
+class ClaimLost(Exception):
+    """The idempotency key by which a hold is asked is another request's by now."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldAsk:
     """`output_tokens` is wanted for each of `n` choices; `output_tokens_least` equals it where the
     client named the length, else is what makes an answer worth beginning.  `prompt_tokens` is
     billed once, however many choices.  `dispatched`: work may start as soon as the hold is durable,
-    so a crash leaves it unknown; False where `mark_dispatched` will come between."""
+    so a crash leaves it unknown; False where `mark_dispatched` will come between.  `claim`: the digest of the
+    idempotency key by which it is asked; held only while that is this request's."""
 
     request_id: str
     dims: Dimensions
@@ -33,6 +38,7 @@ class HoldAsk:
     n: int = 1
     lease_s: int = LEASE_S
     dispatched: bool = True
+    claim: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

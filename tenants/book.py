@@ -27,6 +27,7 @@ from tenants.asks import (
     LEASE_S,
     Ask,
     BookFault,
+    ClaimLost,
     Hold,
     HoldAsk,
     SettleAsk,
@@ -34,6 +35,7 @@ from tenants.asks import (
     Swept,
     VoidAsk,
 )
+from tenants.idempotency_rows import lost_claims
 from tenants.journal import End, Journal, JournalFull
 from tenants.reports import Explanation, UsageRow
 from tenants.scopes import BudgetAccount, Dimensions
@@ -231,13 +233,19 @@ class Book:
         )
 
     def _turn(self, conn: Connection, asks: Sequence[Ask]) -> list[Any]:
-        return ledger.turn(
-            conn,
-            asks,
-            owner=self._owner,
-            now_ms=self._now_ms(conn),
-            published=self._published,
+        """A hold by a key that was lost meanwhile is none; all else is the ledger's."""
+        lost = lost_claims(conn, asks)
+        none = [isinstance(each, HoldAsk) and each.request_id in lost for each in asks]
+        answers = iter(
+            ledger.turn(
+                conn,
+                [each for each, is_none in zip(asks, none, strict=True) if not is_none],
+                owner=self._owner,
+                now_ms=self._now_ms(conn),
+                published=self._published,
+            )
         )
+        return [ClaimLost() if is_none else next(answers) for is_none in none]
 
     def _undo(self, request_id: str) -> None:
         """After the hold that may still be on its way, since what waits is done in order."""

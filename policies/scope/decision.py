@@ -145,6 +145,18 @@ def renewed(label: Label, snapshot: Snapshot) -> Label:
     )
 
 
+def newest(label: Label, snapshot: Snapshot) -> Label:
+    """The same documents with what they say now: what somebody would meet who asks for them anew."""
+    known = ((each, snapshot.acls.get(each.id)) for each in label.documents)
+    return replace(
+        label,
+        documents=frozenset(
+            each if acl is None else Document(each.id, acl.acl_version, acl.content_version)
+            for each, acl in known
+        ),
+    )
+
+
 def _made(label: Label, snapshot: int, deadline_ns: int) -> Decision:
     made = object.__new__(Decision)
     for name, value in (("label", label), ("snapshot", snapshot), ("deadline_ns", deadline_ns)):

@@ -15,6 +15,7 @@ from tenants.schema.directory import (
     suspension,
     tenant_secret,
 )
+from tenants.schema.idempotency import idempotency
 from tenants.schema.money import (
     adjustment,
     budget_window,
@@ -38,6 +39,7 @@ __all__ = [
     "budget_override",
     "budget_window",
     "change",
+    "idempotency",
     "ledger_entry",
     "metadata",
     "period",
