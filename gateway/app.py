@@ -1,6 +1,7 @@
 """The two applications, route by route: the public one and the administrators'.
 
-What is not in these two tables does not exist.  Administration, metrics and their errors are on the
+What is not in these two tables does not exist.  What changes or computes something stands behind `Once`.
+Administration, metrics and their errors are on the
 admin listener alone (DESIGN.md, settled question 11; SECURITY.md W15).
 """
 
@@ -30,8 +31,9 @@ from gateway.api.caller import Me, Model, Models, Request
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
 from gateway.api.doorway import Doorway
-from gateway.api.generate import Generate
+from gateway.api.generate import Family, Generate
 from gateway.api.health import Health, Ready
+from gateway.api.once import Once
 from gateway.api.problems import Problems
 from gateway.errors import ApiError, not_found
 from gateway.house import House
@@ -41,12 +43,16 @@ from tenants.documents import Kind
 def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
     """What customers reach."""
     doorway = Doorway()
+
+    def generate(family: Family) -> Route:
+        return _post(family.route, Once(house, Generate(house, family, draw_seed), doorway))
+
     return Rooms(
         [
             _get("/health", Health()),
             _get("/ready", Ready(house)),
-            _post("/v1/chat/completions", Generate(house, CHAT, draw_seed, doorway)),
-            _post("/v1/completions", Generate(house, COMPLETIONS, draw_seed, doorway)),
+            generate(CHAT),
+            generate(COMPLETIONS),
             _get("/v1/models", Models(house)),
             _get("/v1/models/{id:path}", Model(house)),
             _get("/v1/me", Me(house)),
@@ -61,7 +67,13 @@ def admin_app(house: House) -> ASGIApp:
     doorway = Doorway()
 
     def route(handler: admin_call.Handler, prefix: str = "", suffix: str = "") -> admin_call.Route:
-        return admin_call.Route(house, handler, doorway, prefix, suffix)
+        return admin_call.Route(house, handler, prefix, suffix)
+
+    def change(
+        handler: admin_call.Handler, prefix: str = "", suffix: str = "", *, secret: bool = False
+    ) -> Once:
+        endpoint = admin_call.Route(house, handler, prefix, suffix, secret=secret)
+        return Once(house, endpoint, doorway)
 
     keys, tenants, months = "/v1/admin/keys/", "/v1/admin/tenants/", "/v1/admin/periods/"
     return Problems(
@@ -74,32 +86,35 @@ def admin_app(house: House) -> ASGIApp:
                 _get("/v1/admin/queue", route(admin.queue)),
                 _get("/v1/admin/promises", route(admin.promises)),
                 _get("/v1/admin/keys", route(admin.list_keys)),
-                _post("/v1/admin/keys", route(admin.create_key)),
-                _post(keys + "{id}/rotate", route(admin.rotate_key, keys, "/rotate")),
-                _post(keys + "{id}/revoke", route(admin.revoke_key, keys, "/revoke")),
-                _post("/v1/admin/tokens/revoke", route(admin.revoke_token)),
+                _post("/v1/admin/keys", change(admin.create_key, secret=True)),
+                _post(
+                    keys + "{id}/rotate",
+                    change(admin.rotate_key, keys, "/rotate", secret=True),
+                ),
+                _post(keys + "{id}/revoke", change(admin.revoke_key, keys, "/revoke")),
+                _post("/v1/admin/tokens/revoke", change(admin.revoke_token)),
                 _get("/v1/admin/tenants", route(admin.tenants)),
-                _post(tenants + "{id}/suspend", route(admin.suspend, tenants, "/suspend")),
-                _post(tenants + "{id}/resume", route(admin.resume, tenants, "/resume")),
+                _post(tenants + "{id}/suspend", change(admin.suspend, tenants, "/suspend")),
+                _post(tenants + "{id}/resume", change(admin.resume, tenants, "/resume")),
                 _get("/v1/admin/budgets", route(budgets.budgets)),
-                _post("/v1/admin/budgets", route(budgets.set_budget)),
-                _post("/v1/admin/budgets/top-up", route(budgets.top_up)),
-                _post("/v1/admin/budgets/credit", route(budgets.credit)),
-                _post("/v1/admin/budgets/refund", route(budgets.refund)),
+                _post("/v1/admin/budgets", change(budgets.set_budget)),
+                _post("/v1/admin/budgets/top-up", change(budgets.top_up)),
+                _post("/v1/admin/budgets/credit", change(budgets.credit)),
+                _post("/v1/admin/budgets/refund", change(budgets.refund)),
                 _get("/v1/admin/budgets/adjustments", route(budgets.adjustments)),
                 _get("/v1/admin/usage", route(finance.usage)),
                 _get("/v1/organization/costs", route(organization.costs)),
                 _get("/v1/organization/usage/completions", route(organization.completions)),
                 _get("/v1/admin/periods", route(finance.listed_periods)),
-                _post(months + "{id}/close", route(finance.close, months, "/close")),
+                _post(months + "{id}/close", change(finance.close, months, "/close")),
                 _get(months + "{id}/verify", route(finance.verify, months, "/verify")),
                 _get("/v1/admin/requests/{id}", route(admin.request, "/v1/admin/requests/")),
                 _get("/v1/admin/check", route(admin.check)),
                 _get("/v1/admin/cache", route(cache.listed)),
-                _post("/v1/admin/cache/purge", route(cache.purged)),
+                _post("/v1/admin/cache/purge", change(cache.purged)),
                 _get(tenants + "{id}/secret", route(secrets.secret, tenants, "/secret")),
                 *(
-                    _post(f"{tenants}{{id}}{ends}", route(handler, tenants, ends))
+                    _post(f"{tenants}{{id}}{ends}", change(handler, tenants, ends))
                     for ends, handler in (
                         ("/secret/rotate", secrets.rotate),
                         ("/secret/retire", secrets.retire),
@@ -107,8 +122,8 @@ def admin_app(house: House) -> ASGIApp:
                     )
                 ),
                 _get("/v1/admin/root-key", route(secrets.roots)),
-                _post("/v1/admin/root-key/rewrap", route(secrets.rewrap)),
-                _post("/v1/admin/root-key/release", route(secrets.release)),
+                _post("/v1/admin/root-key/rewrap", change(secrets.rewrap)),
+                _post("/v1/admin/root-key/release", change(secrets.release)),
                 *registered(house, "/v1/admin", doorway),
             ]
         )
@@ -123,9 +138,14 @@ def registered(house: House, under: str, doorway: Doorway) -> list[Route]:
 
         def at(method: str, handler: registered_call.Handler, suffix: str | None = None) -> Route:
             prefix, ends = ("", "") if suffix is None else (base + "/", suffix)
-            endpoint = registered_call.Route(house, kind, handler, doorway, prefix, ends)
+            # Whoever has used up their rate can still take a right away.
+            rated = method != "DELETE"
+            endpoint = registered_call.Route(house, kind, handler, prefix, ends, rated=rated)
             path = base if suffix is None else f"{base}/{{id}}{suffix}"
-            return Route(path, endpoint, methods=[method])
+            changes = method != "GET"
+            return Route(
+                path, Once(house, endpoint, doorway) if changes else endpoint, methods=[method]
+            )
 
         alike: registered_call.Family = family.FAMILY
         found = [at("GET", alike.every), at("POST", family.create)]

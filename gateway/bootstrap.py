@@ -24,11 +24,17 @@ from gateway import listen, logs
 from gateway.app import admin_app, public_app
 from gateway.assembly import cache_terms, directory_config, executor_command, issuer_rules
 from gateway.caching_start import enforce, open_caches
-from gateway.development import Development, development_mode
+from gateway.development import (
+    Development,
+    DevelopmentState,
+    development_mode,
+    refuse_development_state,
+)
 from gateway.errors import ApiError, unavailable
 from gateway.guard import front
 from gateway.house import Clock, Deployment, House, Prices, Timings
 from gateway.housekeeping import keep_house, keep_sealed
+from gateway.idempotency import Digests
 from gateway.listen import BindError, Bound, Listener, Reports
 from gateway.live import Live
 from gateway.metrics import Metrics
@@ -39,6 +45,7 @@ from gateway.promises import Promises
 from gateway.recording import AuditGauges, AuditUnusable, ensure_secrets, open_audit
 from gateway.registering import open_permission, registered_texts
 from gateway.reload import reload
+from gateway.runs import open_runs
 from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
 from gateway.tempo_start import follow, gauges_of, open_tempo, others_write
@@ -50,7 +57,6 @@ from security.audit import AuditEvent
 from security.audit_files import AuditLocked
 from security.audit_start import AuditCorrupt
 from security.authenticate import Authenticator
-from security.dev_issuer import KEY_FILE as DEV_KEY_FILE
 from security.keyring import KeyringError, Purpose, open_keyring
 from security.keyring_tenants import TenantSecrets
 from security.pseudonyms import Pseudonyms
@@ -64,10 +70,6 @@ from tenants.store import Store, StoreRefused
 
 LAST_WORDS_S = 5.0
 """For what is still being answered when the listeners close."""
-
-
-class DevelopmentState(Exception):
-    """Production was pointed at the state of development mode."""
 
 
 def run(settings: Settings) -> int:
@@ -235,9 +237,10 @@ async def opened(
         )
         store = await asyncio.to_thread(Store.open, settings.state.database_url)
         stack.push_async_callback(asyncio.to_thread, store.close)
+        owner = secrets.token_hex(8)
         book = Book(
             store,
-            owner=secrets.token_hex(8),
+            owner=owner,
             clock_ms=clock.wall_ms,
             journal=Journal(state / "unbooked.jsonl"),
         )
@@ -286,9 +289,13 @@ async def opened(
             permission, keyring, secrets_of, caches.keys, live, deployments, log
         )
         stack.callback(registered.close)
+        times = timings or Timings()
+        seals = registered.seals
+        runs = await open_runs(store, owner, clock.wall_ms, seals, secrets_of, times.linger_ms, log)
+        stack.push_async_callback(runs.aclose)
         house = House(
             clock=clock,
-            timings=timings or Timings(),
+            timings=times,
             authenticator=Authenticator(
                 rules,
                 keys=directory,
@@ -317,6 +324,8 @@ async def opened(
             secrets=secrets_of,
             names=Pseudonyms(secrets_of.current, keyring.pseudonymiser()),
             retry_key=keyring.retry_keys(),
+            digests=Digests.of(keyring),
+            runs=runs,
             mint_key=lambda: api_keys.mint(os.urandom, keyring.derive(Purpose.API_KEYS)),
             draining=draining,
         )
@@ -339,16 +348,6 @@ async def opened(
         warming = asyncio.create_task(Warming(request_ids()).keep(house))
         stack.push_async_callback(_cancelled, warming)
         yield house, development
-
-
-def refuse_development_state(settings: Settings) -> None:
-    """Keys made for play would open production: the two never share a folder."""
-    played = settings.state.dir / DEV_KEY_FILE
-    if settings.mode is Mode.PRODUCTION and played.exists():
-        raise DevelopmentState(
-            f"{settings.state.dir} was used by development mode, and keys made there would be accepted "
-            "here. Give [state] a dir, database_url and root_key_file of their own."
-        )
 
 
 async def deploy(

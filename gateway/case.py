@@ -48,6 +48,7 @@ class Job:
     service_class: str | None = None
     reads: Label | None = None  # the registered texts in it
     retry_key: bytes | None = None
+    claim: str | None = None  # of the idempotency key by which it runs
     scoping: Scoping | None = None
     end_user: str | None = None
     warm: bool = False  # computes registered text beforehand, and says nothing
@@ -109,6 +110,7 @@ class Case:
     delivered_tokens: int = 0
     first_token_ns: int | None = None
     charge: Charge | None = None
+    settled: bool = False
     error: ApiError | None = None
     outcome: str = "completed"
 
@@ -199,6 +201,12 @@ class Case:
 
     def admitted_after_ns(self) -> int:
         return 0 if self.admitted_ns is None else self.admitted_ns - self.received_ns
+
+    def spent(self) -> bool | None:
+        """Whether anything is billed for it; None: that is left to the hold's lease."""
+        if self.hold is None or self.settled:
+            return self.charge is not None and self.charge.total_nano_usd > 0
+        return None
 
     def usage_record(self) -> UsageRecord:
         assert self.dims is not None

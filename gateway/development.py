@@ -16,7 +16,9 @@ from pathlib import Path
 import msgspec
 
 from gateway.listen import Bound
+from gateway.settings import Mode, Settings
 from policies.facts import Role
+from security.dev_issuer import KEY_FILE as DEV_KEY_FILE
 from security.dev_issuer import RULE, DevIssuer, open_dev_issuer
 from security.tokens import IssuerRule
 
@@ -70,6 +72,20 @@ Tokens of the demo tenants acme and globex are in {path}.
 An answer's x-request-id, given to 'lockgate explain', shows where its time went and what it cost.
 
 """
+
+
+class DevelopmentState(Exception):
+    """Production was pointed at the state of development mode."""
+
+
+def refuse_development_state(settings: Settings) -> None:
+    """Keys made for play would open production: the two never share a folder."""
+    played = settings.state.dir / DEV_KEY_FILE
+    if settings.mode is Mode.PRODUCTION and played.exists():
+        raise DevelopmentState(
+            f"{settings.state.dir} was used by development mode, and keys made there would be accepted "
+            "here. Give [state] a dir, database_url and root_key_file of their own."
+        )
 
 
 def development_mode(state: Path, *, now_s: int) -> Development:

@@ -13,12 +13,14 @@ from executor.contract import Executor, ModelCard
 from gateway.caching import Caches
 from gateway.end_users import EndUsers
 from gateway.errors import unavailable
+from gateway.idempotency import Digests
 from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.promises import Promises
 from gateway.purging import Purges
 from gateway.registered import Registered
 from gateway.rotation import Rotations
+from gateway.runs import Runs
 from gateway.service_classes import ServiceClasses
 from gateway.text.templates import ChatTemplate
 from gateway.text.tokenizer import Vocabulary
@@ -52,6 +54,7 @@ class Timings:
     keepalive_ms: int = 10_000  # a queued stream's first byte, and between bytes (API.md §3)
     queue_ms_max: int = 120_000  # longest wait for a place in the executor
     stall_ms_max: int = 30_000  # a reader that takes nothing for so long is left
+    linger_ms: int = 15_000  # work by an idempotency key outlives its last reader by this much
     expiry_grace_ms: int = 5_000  # a running stream outlives its token by this much (J22)
 
 
@@ -128,6 +131,8 @@ class House:
     secrets: TenantSecrets
     names: Pseudonyms
     retry_key: Callable[[tuple[str, ...]], bytes]
+    digests: Digests
+    runs: Runs
     mint_key: Callable[[], NewKey]
     draining: Callable[[], bool]
     end_users: EndUsers = field(default_factory=EndUsers)

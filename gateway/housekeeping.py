@@ -25,7 +25,7 @@ async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
         since_renewal_s += every_s
         if since_renewal_s >= RENEW_S and await _done(renew(house), house):
             since_renewal_s = 0.0
-        for step in (expire, settle, sweep_book):
+        for step in (expire, settle, sweep_book, sweep_keys):
             await _done(step(house), house)
 
 
@@ -74,8 +74,14 @@ async def sweep_book(house: House) -> None:
         house.log("book.swept", voided_count=len(swept.voided), expired_count=len(swept.expired))
 
 
+async def sweep_keys(house: House) -> None:
+    """A slice of the idempotency keys whose day is over; what is kept is counted anew."""
+    await house.runs.sweep()
+
+
 async def renew(house: House) -> None:
     """Keep the leases and holds of everything that runs now."""
     running = house.live.ids()
     await house.tempo.renew(running)
     await house.book.renew(running)
+    await house.runs.renew()

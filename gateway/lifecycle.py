@@ -19,6 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from executor.contract import Caching, Submit
+from gateway import idempotency
 from gateway.answer import Answer
 from gateway.case import Case, Job
 from gateway.errors import from_deny, unavailable
@@ -34,7 +35,7 @@ from policies.limits import Sized
 from policies.price import for_class
 from policies.verdict import Allow, Deny, Reason
 from security.audit import AuditUnavailable
-from tenants.asks import Hold, HoldAsk
+from tenants.asks import ClaimLost, Hold, HoldAsk
 from tenants.scopes import Dimensions, budget_accounts, dimensions, scope_limits
 from tenants.store import StoreUnavailable
 from tenants.tempo import TempoAsk
@@ -203,9 +204,12 @@ async def reserved(house: House, grant: Grant, case: Case) -> AsyncIterator[Hold
         output_tokens=most,
         output_tokens_least=most if sized.explicit else min(LEAST_OUTPUT_TOKENS, most),
         n=job.choices,
+        claim=job.claim,
     )
     try:
         hold = case.hold = allowed(await house.book.hold(ask))
+    except ClaimLost as lost:
+        raise idempotency.running() from lost
     except StoreUnavailable as down:
         raise unavailable("The budget could not be checked. Try again.", code="book_down") from down
     case.admitted_ns = house.clock.monotonic_ns()
@@ -229,6 +233,7 @@ async def settle(house: House, case: Case) -> None:
             case.charge = (await house.book.settle(case.request_id, meters, usage)).charge
         else:
             await house.book.void(case.request_id, usage)
+        case.settled = True
     except StoreUnavailable as down:
         raise unavailable("The use could not be booked. Try again.", code="book_down") from down
 

@@ -51,6 +51,12 @@ class Metrics:
             ("reason",),
             registry=self.registry,
         )
+        self.keyed = Counter(
+            f"{OWN_PREFIX}idempotency",
+            "Requests by an Idempotency-Key, by what they heard.",
+            ("verdict",),
+            registry=self.registry,
+        )
         self.tenant_tokens = Labelled(
             Counter(
                 f"{OWN_PREFIX}tenant_tokens",

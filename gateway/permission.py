@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from policies.facts import Principal, Standing
-from policies.scope.decision import Decision, decide, renewed
+from policies.scope.decision import Decision, decide, newest, renewed
 from policies.scope.labels import Label
 from policies.verdict import Allow, Deny
 from tenants.documents import Documents
@@ -39,6 +39,10 @@ class Permission:
             now_ns=self.monotonic_ns(),
             stale_ns_max=self.stale_ns_max,
         )
+
+    def to_read_now(self, who: Principal, label: Label) -> Allow[Decision] | Deny:
+        """The same names, whatever stands there by now."""
+        return self.to_read(who, newest(label, self.documents.snapshot()))
 
     def to_go_on(self, who: Principal, label: Label) -> bool:
         """Of a request that runs: the same texts, by the lists of now."""

@@ -1,6 +1,6 @@
 """One administrative request: who asks with what, the record of what they did, and the answer.
 
-The endpoints themselves are `admin`.  Errors are RFC 9457 problems.  Refuses to know: what is asked.
+The endpoints themselves are `admin`.  Errors are RFC 9457 problems (`problems`).  Refuses to know: what is asked.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gateway import strict_json
-from gateway.api.doorway import Doorway
-from gateway.api.problems import refuse
+from gateway.api.endpoint import Arrival, Entry
 from gateway.api.wire import json_bytes
-from gateway.errors import ApiError, invalid, unavailable
-from gateway.guard import read_body
+from gateway.errors import from_deny, invalid, unavailable
 from gateway.house import House
 from gateway.identify import identify, request_id, route_name
+from gateway.kept import Basis
 from gateway.refusals import told
 from gateway.registered_records import settled
 from gateway.revocations import Ending
 from gateway.streaming import respond
 from gateway.unbroken import unbroken
 from policies.facts import Principal
+from policies.verdict import Deny, Reason
 from security.api_keys import names_credential
 from security.audit import AuditEvent
 from tenants.directory import DirectoryFault
@@ -87,35 +87,41 @@ Handler = Callable[[Call], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An endpoint of one method; `prefix` cuts the variable part of the path, `suffix` its end."""
+    """An endpoint of one method; `prefix` cuts the variable part of the path, `suffix` its end.  `secret`: what it
+    answers is shown once.  What changes something stands behind `once`; what reads is called by itself."""
 
     house: House
     handler: Handler
-    doorway: Doorway
     prefix: str = ""
     suffix: str = ""
+    secret: bool = False
+    body_bytes_max: int = BODY_BYTES_MAX
+    metered: bool = False
+    rated: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            who = await identify(self.house, scope)
-            async with told(self.house, who, request_id(scope), route_name(scope)):
-                answer = await self._handled(who, scope, receive)
-        except ApiError as why:
-            await refuse(send, why)
-            return
+        who = await identify(self.house, scope)
+        await self.serve(Entry(scope, Arrival.of(self.house.clock, scope), who), receive, send)
+
+    def open(self) -> None:
+        """While the house drains, too."""
+
+    def check(self, entry: Entry, basis: Basis) -> None:
+        """Which questions were asked then is not known here; whoever has the roles of then would hear the same."""
+        if not set(basis.roles) <= {role.value for role in entry.who.roles}:
+            raise from_deny(Deny(Reason.FORBIDDEN))
+
+    async def serve(self, entry: Entry, receive: Receive, send: Send) -> None:
+        entry.doing.secret = self.secret
+        who, scope, path = entry.who, entry.scope, entry.scope["path"]
+        name = path[len(self.prefix) : len(path) - len(self.suffix)] if self.prefix else None
+        async with told(self.house, who, request_id(scope), route_name(scope)):
+            call = Call(self.house, who, scope, entry.body, name)
+            answer = await unbroken(self._answered(call))
         if isinstance(answer, bytes):
             await respond(send, 200, answer, {"content-type": METRICS_TEXT})
         else:
             await respond(send, 200, json_bytes(answer))
-
-    async def _handled(self, who: Principal, scope: Scope, receive: Receive) -> object:
-        body = b""
-        if scope["method"] == "POST":
-            with self.doorway.held(who.tenant):
-                body = await read_body(receive, limit=BODY_BYTES_MAX)
-        path = scope["path"]
-        name = path[len(self.prefix) : len(path) - len(self.suffix)] if self.prefix else None
-        return await unbroken(self._answered(Call(self.house, who, scope, body, name)))
 
     async def _answered(self, call: Call) -> object:
         """To its end: half a revocation is none, and one without its record neither."""

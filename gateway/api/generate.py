@@ -1,6 +1,8 @@
 """What both endpoints for text have in common: from a request to the line, and back to HTTP.
 
-    identify → read the body → which model → tokens → lifecycle.serve → answer or events
+    which model → tokens → lifecycle.serve → answer or events
+
+`once` has found out who asks and read the body.
 
 A family (`chat`, `completions`) brings its parsing and its wording and nothing else.
 Source: API.md §1, §3.
@@ -15,14 +17,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
 
 from executor.contract import Prefilling, Waiting
 from gateway import lifecycle, refusals, strict_json
 from gateway.answer import Answer, cut_short
 from gateway.api import sse
 from gateway.api.answers import Choice, Head, Usage
-from gateway.api.doorway import Doorway
+from gateway.api.endpoint import Arrival, Entry
 from gateway.api.headers import rate_headers
 from gateway.api.schema import Controls, model_of
 from gateway.api.sse import ChatStream, CompletionStream
@@ -30,10 +32,9 @@ from gateway.api.structure import named
 from gateway.case import Case, Job
 from gateway.end_users import spelt
 from gateway.errors import ApiError, unavailable
-from gateway.guard import read_body
 from gateway.house import Deployment, House, Reading
-from gateway.idempotency import client_key, retry_key
-from gateway.identify import identify, request_id
+from gateway.idempotency import retry_key
+from gateway.kept import Basis
 from gateway.provenance import Resolved
 from gateway.references import References, resolved_for
 from gateway.streaming import Events, respond, stream, until_disconnect
@@ -45,7 +46,6 @@ from gateway.text.tokenizer import Vocabulary
 from policies.classes import tier_used
 from policies.facts import Principal
 
-BODY_BYTES_MAX = 4 * 1024 * 1024
 INLINE_BYTES_MAX = 64 * 1024
 """Larger bodies are parsed off the event loop."""
 
@@ -102,21 +102,20 @@ class Generate:
     house: House
     family: Family
     draw_seed: Callable[[], int]
-    doorway: Doorway
+    body_bytes_max: int = 4 * 1024 * 1024
+    metered: bool = True
+    rated: bool = True
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrived = Arrival(
-            request_id(scope), self.house.clock.wall_ms(), self.house.clock.monotonic_ns()
-        )
+    def open(self) -> None:
         if self.house.draining():
             raise unavailable("This server is shutting down. Try again.", code="draining")
-        who = await identify(self.house, scope)
-        async with self._told(arrived, who):
-            key = client_key(scope["headers"])
-            with self.doorway.held(who.tenant):
-                body = await read_body(receive, limit=BODY_BYTES_MAX)
-        kept = retry_key(self.house.retry_key, who, self.family.route, key)
-        await until_disconnect(receive, self._serve(arrived, who, body, kept, send))
+
+    async def serve(self, entry: Entry, receive: Receive, send: Send) -> None:
+        await until_disconnect(receive, self._serve(entry, send))
+
+    def check(self, entry: Entry, basis: Basis) -> None:
+        if basis.model is not None:
+            lifecycle.usable(self.house, entry.who, basis.model)
 
     def _blamed(self, why: ApiError, asked: Asked) -> ApiError:
         """With the field that the client wrote: a policy calls every prompt `messages`, counts prompts among
@@ -135,12 +134,10 @@ class Generate:
         """Around what comes before the line, which records for itself."""
         return refusals.told(self.house, who, arrived.request_id, self.family.route)
 
-    async def _serve(
-        self, arrived: Arrival, who: Principal, body: bytes, kept: bytes | None, send: Send
-    ) -> None:
-        house = self.house
+    async def _serve(self, entry: Entry, send: Send) -> None:
+        house, who, arrived = self.house, entry.who, entry.arrived
         async with self._told(arrived, who):
-            parsed = await _parse(body)
+            parsed = await _parse(entry.body)
             deployment = lifecycle.usable(house, who, model_of(parsed))
             reading = deployment.reading()
             resolve = partial(resolved_for, house, who, arrived.request_id)
@@ -150,7 +147,8 @@ class Generate:
         named_user = controls.end_user.named
         job = replace(
             _job(self.family.route, deployment, reading, asked, self.draw_seed(), service_class),
-            retry_key=kept,
+            retry_key=retry_key(house.retry_key, who, self.family.route, entry.key),
+            claim=entry.doing.claim,
             scoping=house.caches.scoping(
                 who.tenant or "",
                 reading.card,
@@ -162,6 +160,7 @@ class Generate:
             end_user=None if named_user is None else house.pseudonym(spelt(who, named_user)),
         )
         case = Case(arrived.request_id, who, job, arrived.wall_ms, arrived.monotonic_ns)
+        entry.doing.basis.model, entry.doing.basis.reads = job.model, job.reads
         head = Head(
             id=self.family.id_prefix + arrived.request_id.removeprefix("req_"),
             created_s=arrived.wall_ms // 1000,
@@ -205,6 +204,8 @@ class Generate:
             self._blamed(why, asked)
             why.headers = {**rate_headers(case.headroom), **why.headers}
             raise
+        finally:
+            entry.doing.spent, entry.doing.cut = case.spent(), case.outcome != "completed"
         finished = [
             Choice(index, "".join(whole.text), case.finish_reasons[index], whole.tokens())
             for index, whole in enumerate(choices)
@@ -215,13 +216,6 @@ class Generate:
         took_ms = (house.clock.monotonic_ns() - arrived.monotonic_ns) // 1_000_000
         headers = rate_headers(case.headroom) | {"openai-processing-ms": str(took_ms)}
         await respond(send, 200, data, headers)
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    request_id: str
-    wall_ms: int
-    monotonic_ns: int
 
 
 async def _parse(body: bytes) -> object:

@@ -15,14 +15,14 @@ PROBLEM_JSON = "application/problem+json"
 
 @dataclass(frozen=True, slots=True)
 class Problems:
-    """What no route answers is a problem too: an unknown path, a wrong method."""
+    """Every refusal, of a route or where there is none."""
 
     app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self.app(scope, receive, send)
-        except ApiError as why:  # raised by the router alone, before anything was sent
+        except ApiError as why:
             await refuse(send, why)
 
 

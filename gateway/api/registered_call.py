@@ -18,13 +18,13 @@ from msgspec import Meta
 from starlette.types import Receive, Scope, Send
 
 from gateway import strict_json
-from gateway.api.doorway import Doorway
+from gateway.api.endpoint import Arrival, Entry
 from gateway.api.schema import whole
 from gateway.api.wire import json_bytes, query
 from gateway.errors import ApiError, from_deny, invalid, not_found, unavailable
-from gateway.guard import read_body
 from gateway.house import House, Reading
 from gateway.identify import identify, request_id, route_name
+from gateway.kept import Basis
 from gateway.lifecycle import allowed, standing_of
 from gateway.refusals import told
 from gateway.registered import About
@@ -194,30 +194,48 @@ Handler = Callable[[Call], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An endpoint of one method; `prefix` cuts the id from the path, `suffix` its end."""
+    """An endpoint of one method; `prefix` cuts the id from the path, `suffix` its end.  What changes something
+    stands behind `once`; what reads is called by itself."""
 
     house: House
     kind: Kind
     handler: Handler
-    doorway: Doorway
     prefix: str = ""
     suffix: str = ""
+    rated: bool = True
+    body_bytes_max: int = BODY_BYTES_MAX
+    metered: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         who = await identify(self.house, scope)
-        async with told(self.house, who, request_id(scope), route_name(scope)):
-            body = b""
-            if scope["method"] in {"POST", "PUT", "PATCH"}:
-                with self.doorway.held(who.tenant):
-                    body = await read_body(receive, limit=BODY_BYTES_MAX)
-            path = scope["path"]
-            named = path[len(self.prefix) : len(path) - len(self.suffix)] if self.prefix else ""
-            call = Call(self.house, who, scope, body, self.kind, named)
+        await self.serve(Entry(scope, Arrival.of(self.house.clock, scope), who), receive, send)
+
+    def open(self) -> None:
+        """While the house drains, too."""
+
+    def check(self, entry: Entry, basis: Basis) -> None:
+        """What it was about is there, and the caller may no less over it than then."""
+        if basis.target is not None:
+            call = self._call(entry)
+            if not set(basis.rights) <= _rights_over(call, basis.target):
+                raise call.missing()
+
+    async def serve(self, entry: Entry, receive: Receive, send: Send) -> None:
+        call = self._call(entry)
+        async with told(self.house, call.who, request_id(call.scope), route_name(call.scope)):
             answer = await unbroken(self._answered(call))
+        if isinstance(answer, dict) and isinstance(id_ := answer.get("id"), str):
+            basis = entry.doing.basis
+            basis.target, basis.rights = id_, tuple(sorted(_rights_over(call, id_)))
         if isinstance(answer, str):
             await respond(send, 200, answer.encode(), {"content-type": "text/plain; charset=utf-8"})
         else:
             await respond(send, 200, json_bytes(answer))
+
+    def _call(self, entry: Entry) -> Call:
+        path = entry.scope["path"]
+        named = path[len(self.prefix) : len(path) - len(self.suffix)] if self.prefix else ""
+        return Call(self.house, entry.who, entry.scope, entry.body, self.kind, named)
 
     async def _answered(self, call: Call) -> object:
         """To its end, though the caller has gone: half a revocation is none."""
@@ -241,6 +259,12 @@ class Route:
                 "and try again.",
                 code="registry_down",
             ) from down
+
+
+def _rights_over(call: Call, id_: str) -> set[str]:
+    """By name; none over what is gone."""
+    record = call.house.registered.documents.find(id_)
+    return set() if record is None else {right.value for right in call.rights(record)}
 
 
 @asynccontextmanager

@@ -115,6 +115,7 @@ async def retire(call: Call) -> object:
     require_record(call)
     await _note(call, ChangeKind.SECRET_RETIRED, tenant, str(version), ask.reason)
     try:
+        await house.runs.keys.drop(tenant, version, "retired")
         await unbroken(house.secrets.retire(tenant, version))
     except SecretGone:
         raise not_found(f"The tenant has no secret of version {version}.") from None
@@ -141,6 +142,7 @@ async def _shred(call: Call, tenant: str, reason: str) -> object:
     texts, owed = 0, None
     try:
         texts = await house.registered.shred(tenant)
+        await house.runs.keys.forget(tenant)
     except ApiError as why:  # the secret and the texts are gone, an executor has not acknowledged
         owed = why
     await call.record("tenant.shredded", tenant=tenant, target=tenant, reason=None)

@@ -27,7 +27,7 @@ EXPOSED = (
     "x-request-id, request-id, retry-after, retry-after-ms, x-should-retry, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, "
-    "ratelimit, ratelimit-policy, openai-processing-ms"
+    "ratelimit, ratelimit-policy, openai-processing-ms, idempotent-replayed"
 )
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 MAX_AGE_S = 600

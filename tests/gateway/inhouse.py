@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -30,11 +31,13 @@ from gateway.caching_start import enforce, open_caches
 from gateway.development import development_mode
 from gateway.guard import FrontBounds, front
 from gateway.house import Clock, Deployment, House, Prices, Timings
+from gateway.idempotency import Digests
 from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.promises import Promises
 from gateway.recording import ensure_secrets
 from gateway.registering import open_permission, registered_texts
+from gateway.runs import open_runs
 from gateway.service_classes import ServiceClasses
 from gateway.withdrawal import withdrawn
 from policies.classes import ServiceClass
@@ -101,6 +104,7 @@ class Inhouse:
     time: Time
     logged: list[dict[str, object]]
     folder: Path
+    store: Store
     switch: dict[str, bool] = field(default_factory=dict)
 
     def caller(self, name: str | None = "acme/alice") -> Caller:
@@ -112,6 +116,7 @@ class Inhouse:
     async def at_rest(self) -> None:
         """Nothing of any request is left anywhere."""
         assert len(self.house.live) == 0
+        assert len(self.house.runs) == 0
         assert self.house.tempo.leases == 0
         assert await self.house.book.open_holds() == 0
         gauges = self.echo.gauges
@@ -187,9 +192,10 @@ async def inhouse(
         stack.push_async_callback(audit.aclose)
         store = Store.open(f"sqlite:///{folder}/lockgate.db")
         stack.push_async_callback(asyncio.to_thread, store.close)
+        owner = f"test-{token_hex(4)}"
         book = Book(
             store,
-            owner="test",
+            owner=owner,
             clock_ms=clock.wall_ms,
             journal=Journal(folder / "unbooked.jsonl"),
         )
@@ -218,9 +224,13 @@ async def inhouse(
             permission, keyring, secrets_of, found.keys, live, [deployment], log
         )
         stack.callback(registered.close)
+        times = timings or Timings()
+        seals = registered.seals
+        runs = await open_runs(store, owner, clock.wall_ms, seals, secrets_of, times.linger_ms, log)
+        stack.push_async_callback(runs.aclose)
         house = House(
             clock=clock,
-            timings=timings or Timings(),
+            timings=times,
             authenticator=Authenticator(
                 [(development.rule, source)],
                 keys=directory,
@@ -246,6 +256,8 @@ async def inhouse(
             secrets=secrets_of,
             names=Pseudonyms(secrets_of.current, keyring.pseudonymiser()),
             retry_key=keyring.retry_keys(),
+            digests=Digests.of(keyring),
+            runs=runs,
             mint_key=lambda: api_keys.mint(os.urandom, pepper),
             draining=lambda: switch["draining"],
         )
@@ -273,6 +285,7 @@ async def inhouse(
             clock_time,
             logged,
             folder,
+            store,
             switch,
         )
 

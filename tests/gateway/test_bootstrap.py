@@ -14,11 +14,10 @@ import pytest
 from executor.echo import EchoExecutor
 from gateway import bootstrap, listen
 from gateway.bootstrap import (
-    DevelopmentState,
     Switch,
     drain,
-    refuse_development_state,
 )
+from gateway.development import DevelopmentState, refuse_development_state
 from gateway.house import House
 from gateway.housekeeping import keep_house, renew
 from gateway.settings import Mode, development

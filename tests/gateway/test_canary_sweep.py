@@ -198,6 +198,12 @@ def serve_everything(server: Running) -> None:
     ask("metadata", CHAT, alice, chat("hi", metadata={"a": say("metadata")}), status=200, owned=True)  # fmt: skip
     key = {"idempotency-key": say("idempotency", plain=True), "user-agent": say("agent", plain=True), "x-request-id": say("request id", plain=True)}  # fmt: skip
     ask("headers", CHAT, alice, chat("hi"), status=200, headers=key, owned=True)
+    kept = {"idempotency-key": say("kept key", plain=True)}
+    for name in ("kept", "kept, again"):  # its answer is in the database until tomorrow, sealed
+        ask(name, CHAT, alice, chat(prompt, response_format=format_) | {"max_tokens": 200}, status=200, headers=kept, owned=True)  # fmt: skip
+        streams = {"idempotency-key": key["idempotency-key"] + "s"}
+        ask(f"streamed, {name}", CHAT, alice, chat(prompt, stream=True), status=200, headers=streams, owned=True)  # fmt: skip
+    ask("reused", CHAT, alice, chat(prompt), status=422, headers=kept)
     # A key, used, mistyped and revoked.
     made = ask("key", "/v1/admin/keys", admin, {"tenant": "acme", "user": user}, status=200, admin=True, owned=True).json()  # fmt: skip
     secret = made["secret"]
@@ -348,7 +354,12 @@ def configured(**how):
     return log
 bootstrap.logs.configure = configured
 """
+KEPT = """
+from gateway import runs
+runs.sealed = lambda seals, tenant, digest, kept: (bytes([1, 0, 0, 0, 1]) + kept.body, 1)
+"""
 BROKEN = {
+    "answers are kept as they are": (KEPT, "output", "lockgate.db"),
     "people are named as they are": (NAMED, "user", "audit"),
     "texts are kept as they are": (UNSEALED, "document", "lockgate.db"),
     "the log shows what exceptions say": (TALKATIVE, "document", "log"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import cache, keys, line, records, texts, tokens
+from tests.mutants import cache, keys, line, once, records, texts, tokens
 
 MUTANTS = (
     *keys.MUTANTS,
@@ -11,4 +11,5 @@ MUTANTS = (
     *tokens.MUTANTS,
     *records.MUTANTS,
     *line.MUTANTS,
+    *once.MUTANTS,
 )
