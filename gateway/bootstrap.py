@@ -50,6 +50,7 @@ from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
 from gateway.tempo_start import follow, gauges_of, open_tempo, others_write
 from gateway.warming import Warming
+from gateway.webhooks_start import telling
 from gateway.withdrawal import withdrawn
 from policies.price import PriceList
 from security import api_keys
@@ -343,6 +344,7 @@ async def opened(
         await enforce(house, cache_terms(settings))
         housekeeping = asyncio.create_task(keep_house(house))
         stack.push_async_callback(_cancelled, housekeeping)
+        await stack.enter_async_context(telling(house, settings))
         sealing = asyncio.create_task(keep_sealed(house))
         stack.push_async_callback(_cancelled, sealing)
         warming = asyncio.create_task(Warming(request_ids()).keep(house))

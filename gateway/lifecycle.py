@@ -213,6 +213,9 @@ async def reserved(house: House, grant: Grant, case: Case) -> AsyncIterator[Hold
     except StoreUnavailable as down:
         raise unavailable("The budget could not be checked. Try again.", code="book_down") from down
     case.admitted_ns = house.clock.monotonic_ns()
+    for scope in hold.shadowed:
+        house.metrics.shadow_refused.labels(scope).inc()
+        house.log("budget.would_refuse", request_id=case.request_id, scope=scope)
     try:
         yield hold
     except BaseException as why:

@@ -45,6 +45,12 @@ class Metrics:
             ("reason",),
             registry=self.registry,
         )
+        self.shadow_refused = Counter(
+            f"{OWN_PREFIX}budget_shadow_refusals",
+            "Requests that a shadow budget would have refused, by scope.",
+            ("scope",),
+            registry=self.registry,
+        )
         self.auth_denied = Counter(
             f"{OWN_PREFIX}auth_denied",
             "Credentials not accepted, by reason.",

@@ -19,7 +19,7 @@ from gateway.service_classes import terms_view
 from policies import access
 from policies.facts import Credential, CredentialKind, Limits, Principal
 from policies.price import Charge, Meter
-from tenants.book import Balance, Explanation
+from tenants.book import Balance, Explanation, mode_of
 from tenants.directory import BudgetTarget, KeyRecord
 from tenants.scopes import account_of, budget_accounts, dimensions, scope_limits
 
@@ -126,6 +126,7 @@ def balance_view(balance: Balance) -> dict[str, object]:
         "id": balance.id,
         "window": balance.window,
         "hard": balance.hard,
+        "mode": balance.mode,
         "limit_usd": usd(balance.limit_nano_usd),
         "topped_up_usd": usd(balance.topped_up_nano_usd),
         "spent_usd": usd(balance.spent_nano_usd),
@@ -247,7 +248,7 @@ async def budgets_view(house: House, tenant: str | None) -> list[dict[str, objec
             account = account_of(at.scope, at.tenant, at.issuer, at.name, budget)
             row: dict[str, object] = {"tenant": at.tenant, "scope": at.scope, "name": at.name}
             if account is None:
-                what = {"window": budget.window, "hard": budget.hard}
+                what = {"window": budget.window, "hard": budget.hard, "mode": mode_of(budget)}
                 rows.append({**row, **what, "limit_usd": usd(budget.limit_nano_usd)})
                 continue
             (balance,) = await house.book.balances((account,))

@@ -86,6 +86,7 @@ class Account:
     spent_nano_usd: int
     held_nano_usd: int
     hard: bool = True
+    shadow: bool = False
 
     @property
     def room_nano_usd(self) -> int:
@@ -96,12 +97,13 @@ class Account:
 @dataclass(frozen=True, slots=True)
 class Fit:
     """What to reserve.  `output_tokens` a choice; `limited_by` the scope whose budget cut it;
-    `over` the soft budgets that this goes beyond."""
+    `over` the soft budgets that this goes beyond; `shadowed` those that would have refused it."""
 
     output_tokens: int
     amount_nano_usd: int
     limited_by: str | None = None
     over: tuple[str, ...] = ()
+    shadowed: tuple[str, ...] = ()
 
 
 def fit(
@@ -126,5 +128,14 @@ def fit(
     for account in accounts:  # soft ones too: their totals must stay countable
         if account.spent_nano_usd + account.held_nano_usd + amount >= NANO_USD_MAX:
             return Deny(Reason.BUDGET_SPENT, scope=account.scope, limit_name="budget")
-    over = tuple(a.scope for a in accounts if not a.hard and a.room_nano_usd < amount)
-    return Allow(Fit(output, amount, limited_by, over))
+    over = tuple(
+        a.scope for a in accounts if not a.hard and not a.shadow and a.room_nano_usd < amount
+    )
+    enough = min(least, wanted)
+    shadowed = tuple(
+        a.scope
+        for a in accounts
+        if a.shadow
+        and (affordable_output(price, prompt_tokens, wanted, n, a.room_nano_usd) or -1) < enough
+    )
+    return Allow(Fit(output, amount, limited_by, over, shadowed))

@@ -62,13 +62,15 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Budget:
     """`limit_nano_usd` per window.  `window` is `calendar_month`, `calendar_week`, `calendar_day`
-    (in the IANA `zone`), `rolling_24h`, or `total`."""
+    (in the IANA `zone`), `rolling_24h`, or `total`.  `hard` refuses; else it only reports, and with
+    `shadow` also what it would have refused."""
 
     limit_nano_usd: int
     window: str = "calendar_month"
     zone: str = "UTC"
     hard: bool = True
     notify_at: tuple[float, ...] = ()
+    shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True)

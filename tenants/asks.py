@@ -73,7 +73,8 @@ Ask = HoldAsk | SettleAsk | VoidAsk | LapseAsk
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """What was reserved.  The executor stops at `output_tokens` for each choice.  `limited_by` is
-    the scope whose budget cut it; `over` the soft budgets that are exceeded."""
+    the scope whose budget cut it; `over` the soft budgets that are exceeded; `shadowed` those that
+    would have refused it, were they hard."""
 
     request_id: str
     dims: Dimensions
@@ -82,6 +83,7 @@ class Hold:
     amount_nano_usd: int
     limited_by: str | None = None
     over: tuple[str, ...] = ()
+    shadowed: tuple[str, ...] = ()
 
     @property
     def limited(self) -> bool:

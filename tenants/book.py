@@ -19,9 +19,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from policies import price as pricing
-from policies.facts import Meters, Price
+from policies.facts import Budget, Meters, Price
 from policies.verdict import Allow, Deny
-from tenants import adjustments, leases, ledger, prices, reports, usage, windows
+from tenants import adjustments, leases, ledger, outbox, prices, reports, usage, windows
 from tenants.adjustments import AdjustAsk, Adjusted, Adjustment
 from tenants.asks import (
     LEASE_S,
@@ -37,6 +37,7 @@ from tenants.asks import (
 )
 from tenants.idempotency_rows import lost_claims
 from tenants.journal import End, Journal, JournalFull
+from tenants.outbox import Told
 from tenants.reports import Explanation, UsageRow
 from tenants.scopes import BudgetAccount, Dimensions
 from tenants.store import Store, StoreUnavailable
@@ -55,6 +56,7 @@ __all__ = [
     "Swept",
     "UsageRecord",
     "UsageRow",
+    "mode_of",
 ]
 
 
@@ -73,6 +75,7 @@ class Balance:
     id: str
     window: str
     hard: bool
+    mode: str
     limit_nano_usd: int
     topped_up_nano_usd: int
     spent_nano_usd: int
@@ -202,6 +205,24 @@ class Book:
             lambda conn: adjustments.listed(conn, tenant=tenant, request_id=request_id)
         )
 
+    async def claim_told(self) -> tuple[Told, ...]:
+        """What is due to be told to the outside; nobody else tells it for a while."""
+        return await self._store.write(lambda conn: outbox.claim(conn, now_ms=self._now_ms(conn)))
+
+    async def told(
+        self, told: Told, *, outcome: str | None = None, again_after_ms: int = 0
+    ) -> None:
+        """It was told (or given up, as `outcome` says), or is to be tried again."""
+
+        def op(conn: Connection) -> None:
+            now_ms = self._now_ms(conn)
+            if outcome is None:
+                outbox.postpone(conn, told, until_ms=now_ms + again_after_ms)
+            else:
+                outbox.finish(conn, told, outcome, now_ms=now_ms)
+
+        await self._store.write(op)
+
     async def record(self, record: UsageRecord) -> bool:
         """Keep the record of a request that never reached a hold, for `explain`."""
         return bool(await self._store.write(lambda conn: usage.keep(conn, [record])))
@@ -290,6 +311,10 @@ class Book:
         return await self._store.read(lambda conn: reports.explain(conn, request_id))
 
 
+def mode_of(budget: Budget) -> str:
+    return "hard" if budget.hard else "shadow" if budget.shadow else "soft"
+
+
 def _balance(opened: windows.Opened) -> Balance:
     account, budget = opened.account, opened.budget
     return Balance(
@@ -297,6 +322,7 @@ def _balance(opened: windows.Opened) -> Balance:
         id=budget.id,
         window=budget.budget.window,
         hard=account.hard,
+        mode=mode_of(budget.budget),
         limit_nano_usd=account.limit_nano_usd,
         topped_up_nano_usd=opened.topped_up_nano_usd,
         spent_nano_usd=account.spent_nano_usd,

@@ -177,6 +177,10 @@ def budget_fault(target: BudgetTarget, budget: Budget | None) -> str | None:
         return "only a user's budget names an issuer"
     if budget is None:
         return None
+    if budget.hard and budget.shadow:
+        return "a budget that refuses is no shadow"
+    if list(budget.notify_at) != sorted(set(budget.notify_at)):
+        return "notify_at is rising"
     if not 0 <= budget.limit_nano_usd < NANO_USD_MAX:
         return f"a budget is within 0 and {NANO_USD_MAX} nano-USD"
     try:

@@ -49,6 +49,9 @@ from tenants.windows import Windows, places_of
 HELD, SETTLED, VOIDED, EXPIRED = "HELD", "SETTLED", "VOIDED", "EXPIRED"
 ENDED = frozenset({SETTLED, VOIDED})
 
+_SHADOW = "shadow:"
+"""Before the scope of a budget in `over` that would have refused."""
+
 _R = schema.reservation
 
 # Built once: putting a statement together costs more than running it.
@@ -182,6 +185,9 @@ class _Page:
             ask.n,
         )
         if isinstance(verdict, Deny):
+            for budget in budgets:
+                if budget.scope == verdict.scope:
+                    self._windows.refuse(budget)
             return verdict
         fitted = verdict.value
         row = _accounts(ask) | {
@@ -191,7 +197,7 @@ class _Page:
             "output_tokens": fitted.output_tokens,
             "n": ask.n,
             "limited_by": fitted.limited_by,
-            "over": ",".join(fitted.over),
+            "over": ",".join((*fitted.over, *(_SHADOW + each for each in fitted.shadowed))),
             "amount": fitted.amount_nano_usd,
             "charge": 0,
             "refunded": 0,
@@ -323,6 +329,7 @@ def _held_before(row: Row, ask: HoldAsk) -> Allow[Hold] | BookFault:
 
 
 def _hold_of(row: Mapping[Any, Any]) -> Hold:
+    over = [each for each in row["over"].split(",") if each]
     return Hold(
         request_id=row["request_id"],
         dims=usage.dims_of(row),
@@ -330,7 +337,8 @@ def _hold_of(row: Mapping[Any, Any]) -> Hold:
         output_tokens=row["output_tokens"],
         amount_nano_usd=row["amount"],
         limited_by=row["limited_by"],
-        over=tuple(filter(None, row["over"].split(","))),
+        over=tuple(each for each in over if not each.startswith(_SHADOW)),
+        shadowed=tuple(each.removeprefix(_SHADOW) for each in over if each.startswith(_SHADOW)),
     )
 
 

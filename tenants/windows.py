@@ -10,23 +10,36 @@ inherited from another window, and a row can be dropped at any time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import BigInteger, Boolean, Connection, Text, bindparam, delete, or_, select
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Connection,
+    Integer,
+    Text,
+    bindparam,
+    delete,
+    or_,
+    select,
+)
 
-from policies.budget import HOUR_S, ROLLING_SLOTS, Account, Span, window_at
+from policies.budget import HOUR_S, ROLLING_SLOTS, Account, Span, WindowKind, window_at
 from policies.facts import Budget
 from policies.price import NANO_USD_MAX
-from tenants import schema
+from tenants import outbox, schema
 from tenants.counting import Sums, counted, slots
+from tenants.outbox import PARTS, Reached
 from tenants.scopes import SCOPES, BudgetAccount
 from tenants.sql import insert_new, update_many, within
 
 _W, _K = schema.budget_window, schema.api_key
 
+ROLLING = WindowKind.ROLLING_24H.value
+DAY_S = 86_400
 KEPT_S = 7 * 86_400
 """Rows are dropped a week after their window: no guard counts them, and the reservations remain."""
 
@@ -60,10 +73,13 @@ _MOVE = update_many(
         "more_topped_up": BigInteger(),
         "to_limit": BigInteger(),
         "to_hard": Boolean(),
+        "to_notify": Text(),
+        "to_noticed": Integer(),
         "guarded": Boolean(),
     },
     sets="held = held + {more_held}, spent = spent + {more_spent}, "
-    "topped_up = topped_up + {more_topped_up}, limit_nano_usd = {to_limit}, hard = {to_hard}",
+    "topped_up = topped_up + {more_topped_up}, limit_nano_usd = {to_limit}, hard = {to_hard}, "
+    "notify = {to_notify}, noticed = {to_noticed}",
     where="scope = {of_scope} AND account = {of_account} AND window_id = {of_window_id} "
     "AND (NOT {guarded} OR spent + held + {more_spent} + {more_held} "
     "<= {to_limit} + topped_up + {more_topped_up})",
@@ -78,10 +94,14 @@ class _Row:
         "guarded",
         "hard",
         "limit",
+        "noticed",
+        "notify",
         "place",
         "read",
+        "refused",
         "start_s",
         "sums",
+        "told",
         "window_id",
     )
 
@@ -93,7 +113,18 @@ class _Row:
         self.limit: int = row["limit_nano_usd"]
         self.hard: bool = row["hard"]
         self.sums = self.read = _sums(row)
+        self.notify: str = row["notify"]
+        self.noticed: int = row["noticed"]
+        self.told = (self.notify, self.noticed)
         self.guarded = False  # a hard budget of this one row has let something through
+        self.refused = False
+
+    def holds(self, at_s: int) -> bool:
+        return self.start_s <= at_s and (self.end_s is None or at_s < self.end_s)
+
+    @property
+    def changed(self) -> bool:
+        return self.guarded or self.read != self.sums or self.told != (self.notify, self.noticed)
 
 
 class Windows:
@@ -133,9 +164,19 @@ class Windows:
     def admit(self, budget: BudgetAccount) -> None:
         """Under this budget something was let through: its limit is what the row is guarded by."""
         counted_by = self._counted_by(budget)
-        row = self._rows[Place(budget.scope, budget.id)][counted_by[-1].id]
+        rows = self._rows[Place(budget.scope, budget.id)]
+        row = rows[counted_by[-1].id]
+        for other in rows.values():  # of a budget that was, with another window
+            if other.notify and other is not row and other.holds(self._now_s):
+                other.notify = ""
+        row.notify = _notify(budget)
         row.limit, row.hard = _limit(budget), budget.budget.hard
         row.guarded = len(counted_by) == 1 and row.hard
+
+    def refuse(self, budget: BudgetAccount) -> None:
+        """Under this budget something did not fit."""
+        row = self._rows[Place(budget.scope, budget.id)][self._counted_by(budget)[-1].id]
+        row.refused, row.notify, row.limit = True, _notify(budget), _limit(budget)
 
     def move(
         self,
@@ -149,18 +190,14 @@ class Windows:
         """Add to every row in which what was made at `at_s` is counted, whatever the time is now."""
         for place in places:
             for row in self._rows.get(place, {}).values():
-                if row.start_s <= at_s and (row.end_s is None or at_s < row.end_s):
+                if row.holds(at_s):
                     row.sums = row.sums.more(spent, held, topped_up)
 
     def write(self, conn: Connection) -> None:
         """What has changed.  The guard stands here beside the policy's: one decides, the other refuses
         to be wrong."""
-        changed = [
-            row
-            for rows in self._rows.values()
-            for row in rows.values()
-            if row.read != row.sums or row.guarded
-        ]
+        outbox.post(conn, [*self._reached()], self._now_s * 1000)
+        changed = [row for rows in self._rows.values() for row in rows.values() if row.changed]
         if not changed:
             return
         moves = [
@@ -173,12 +210,33 @@ class Windows:
                 "more_topped_up": row.sums.topped_up - row.read.topped_up,
                 "to_limit": row.limit,
                 "to_hard": row.hard,
+                "to_notify": row.notify,
+                "to_noticed": row.noticed,
                 "guarded": row.guarded,
             }
             for row in changed
         ]
         written = _MOVE.run(conn, moves)
         assert written == len(moves), "the budget guard and the policy disagree"
+
+    def _reached(self) -> Iterator[Reached]:
+        """The thresholds that budgets of this moment have come to and nobody has been told of.  Where a
+        window slides there is no end after which to tell again: once a day then."""
+        for rows in self._rows.values():
+            for row in rows.values():
+                if not row.notify or not row.holds(self._now_s):
+                    continue
+                window_id, counted = row.window_id, [row.sums]
+                if row.window_id.startswith(f"{ROLLING}/"):
+                    window_id = f"{ROLLING}/{self._now_s // DAY_S * DAY_S}"
+                    since_s = row.start_s - (ROLLING_SLOTS - 1) * HOUR_S
+                    counted = [
+                        each.sums
+                        for each in rows.values()
+                        if each.window_id.startswith(f"{ROLLING}/")
+                        and since_s <= each.start_s <= row.start_s
+                    ]
+                yield from _come_to(row, window_id, counted)
 
     def _read(self, conn: Connection, places: Sequence[Place], since_s: int) -> None:
         self._rows = {place: {} for place in places}
@@ -269,7 +327,33 @@ def _sums(row: Mapping[Any, Any]) -> Sums:
 def _account(budget: BudgetAccount, rows: Iterable[Sums]) -> Account:
     spent, held, topped_up = (sum(column) for column in zip(*rows, strict=True))
     limit = min(_limit(budget) + topped_up, NANO_USD_MAX)
-    return Account(budget.scope, limit, spent, held, budget.budget.hard)
+    of = budget.budget
+    return Account(budget.scope, limit, spent, held, of.hard, of.shadow)
+
+
+def _come_to(row: _Row, window_id: str, of: Sequence[Sums]) -> Iterator[Reached]:
+    spent, held, topped_up = (sum(column) for column in zip(*of, strict=True))
+    limit = min(row.limit + topped_up, NANO_USD_MAX)
+    for part in map(int, row.notify.split(",")):
+        refused = row.refused and part == PARTS
+        if part > row.noticed and (refused or spent * PARTS >= part * limit > 0):
+            row.noticed = part
+            yield Reached(
+                scope=row.place.scope,
+                account=row.place.account,
+                window_id=window_id,
+                threshold=part,
+                limit_nano_usd=limit,
+                spent_nano_usd=spent,
+                held_nano_usd=held,
+                refused=refused,
+                resets_at_s=row.end_s,
+            )
+
+
+def _notify(budget: BudgetAccount) -> str:
+    """The thresholds as a row keeps them, rising."""
+    return ",".join(str(part) for each in budget.budget.notify_at if (part := round(each * PARTS)))
 
 
 def _limit(budget: BudgetAccount) -> int:
@@ -291,6 +375,8 @@ def _make(conn: Connection, lacking: Sequence[tuple[BudgetAccount, Sequence[Span
                 "limit_nano_usd": _limit(budget),
                 "hard": budget.budget.hard,
                 **found[slot.id]._asdict(),
+                "notify": _notify(budget),
+                "noticed": 0,
             }
             for slot in of
         ]

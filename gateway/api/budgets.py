@@ -16,6 +16,7 @@ from gateway.api.admin import Id, Note, knowing, permit
 from gateway.api.admin_call import Call
 from gateway.api.wire import query
 from gateway.errors import conflict, invalid, not_found
+from gateway.settings.shape import BudgetMode, Share
 from policies import access
 from policies.facts import Budget
 from policies.price import NANO_USD_MAX
@@ -44,6 +45,8 @@ class BudgetAsk(msgspec.Struct, forbid_unknown_fields=True):
     window: Id = "calendar_month"
     zone: Id = "UTC"
     hard: bool = True
+    mode: BudgetMode | None = None
+    notify_at: Annotated[list[Share], Meta(max_length=16)] | None = None
     reason: Note | None = None
 
 
@@ -55,8 +58,14 @@ async def set_budget(call: Call) -> object:
         key = directory.key(ask.id or "")
         if key is None or key.tenant != ask.tenant:  # its balance would be shown, too
             raise not_found("There is no such key.")
+    mode = ask.mode or (BudgetMode.HARD if ask.hard else BudgetMode.SOFT)
     budget = Budget(
-        limit_nano_usd=views.nano_usd(ask.usd), window=ask.window, zone=ask.zone, hard=ask.hard
+        limit_nano_usd=views.nano_usd(ask.usd),
+        window=ask.window,
+        zone=ask.zone,
+        hard=mode is BudgetMode.HARD,
+        shadow=mode is BudgetMode.SHADOW,
+        notify_at=tuple(ask.notify_at or ()),
     )
     await directory.set_budget(
         views.target(ask.tenant, ask.scope, ask.id),

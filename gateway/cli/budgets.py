@@ -41,6 +41,13 @@ def set_budget(
     window: Annotated[Window, typer.Option(help="When it starts anew.")] = Window.CALENDAR_MONTH,
     zone: Annotated[str, typer.Option(help="Whose calendar.")] = "UTC",
     soft: Annotated[bool, typer.Option("--soft", help="Report only, refuse nothing.")] = False,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Refuse nothing, count what it would have refused.")
+    ] = False,
+    notify_at: Annotated[
+        list[float] | None,
+        typer.Option(help="Tell when so much is spent, such as 0.8; may be given several times."),
+    ] = None,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
     token: Token = None,
@@ -53,7 +60,7 @@ def set_budget(
     except ValueError as error:
         raise Refusal(f"{error}.", exit_code=2) from None
     server = connect(admin_url, token, state_dir)
-    body = {
+    body: dict[str, object] = {
         "tenant": tenant,
         "scope": scope,
         "id": name,
@@ -63,11 +70,13 @@ def set_budget(
         "hard": not soft,
         "reason": reason,
     }
+    body |= {"hard": False, "mode": "shadow"} if shadow else {}
+    body |= {"notify_at": sorted(notify_at)} if notify_at else {}
     done = server.post("/v1/admin/budgets", body)
     if as_json:
         document(done)
     else:
-        kind = "Soft budget" if soft else "Budget"
+        kind = "Shadow budget" if shadow else "Soft budget" if soft else "Budget"
         say(f"{kind} of {scope} {name}: {amount} USD per {window.value} ({calendar}).")
 
 

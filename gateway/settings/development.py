@@ -15,6 +15,7 @@ from gateway.settings.faults import Fault, SettingsError
 from gateway.settings.load import with_state_dir
 from gateway.settings.shape import (
     Budget,
+    BudgetMode,
     Limits,
     Listen,
     Mode,
@@ -90,7 +91,7 @@ def development(
                 residency="eu",
                 projects={
                     "search": Project(
-                        budget=Budget(usd=Usd.parse("50.00"), window=Window.ROLLING_24H)
+                        budget=Budget(usd=Usd.parse("50.00"), window=Window.ROLLING_24H, hard=True)
                     )
                 },
             ),
@@ -117,5 +118,5 @@ _PLAN = Plan(
         document_tokens=200_000,
     ),
     user_limits=UserLimits(rpm=60, concurrent=4),
-    budget=Budget(usd=Usd.parse("500.00"), notify_at=(0.5, 0.8, 1.0)),
+    budget=Budget(usd=Usd.parse("500.00"), mode=BudgetMode.HARD, notify_at=(0.5, 0.8, 1.0)),
 )

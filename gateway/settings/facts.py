@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.settings.shape import Budget, Limits, Price, ServiceClass, UserLimits
+from gateway.settings.shape import Budget, BudgetMode, Limits, Price, ServiceClass, UserLimits
 from policies import classes, facts
 
 
@@ -27,7 +27,8 @@ def budget(of: Budget) -> facts.Budget:
         limit_nano_usd=of.usd.nano,
         window=of.window.value,
         zone=str(of.zone),
-        hard=of.hard,
+        hard=of.kind is BudgetMode.HARD,
+        shadow=of.kind is BudgetMode.SHADOW,
         notify_at=of.notify_at,
     )
 

@@ -20,6 +20,7 @@ from gateway.settings.faults import Fault
 from gateway.settings.shape import (
     Audit,
     Budget,
+    BudgetMode,
     Device,
     File,
     Issuer,
@@ -33,6 +34,7 @@ from gateway.settings.shape import (
     Webhooks,
 )
 from gateway.settings.units import Address
+from security.outbound import url_fault
 
 POSTGRES_OPTIONS = frozenset({"host", "sslmode"})
 """`host` for the folder of a Unix socket; `sslmode` as libpq spells it."""
@@ -176,13 +178,34 @@ def _burst(most: int, per_minute: int, kind: str, path: str) -> Iterator[Fault]:
 
 
 def _budget(budget: Budget, path: str) -> Iterator[Fault]:
+    if budget.hard is not None and budget.hard != (budget.kind is BudgetMode.HARD):
+        yield Fault(
+            f"{path}.hard",
+            "contradicts mode",
+            "one of the two",
+            f'Leave mode = "{budget.mode}" alone.',
+        )
     if list(budget.notify_at) != sorted(set(budget.notify_at)):
         yield Fault(f"{path}.notify_at", "is not rising", "fractions in rising order", "Sort them.")
 
 
 def _webhooks(webhooks: Webhooks, path: str) -> Iterator[Fault]:
-    if webhooks.url:
-        yield not_yet(f"{path}.url", "sending webhooks", '""', "Leave it empty.")
+    if not webhooks.url:
+        return
+    if fault := url_fault(webhooks.url):
+        yield Fault(
+            f"{path}.url",
+            fault,
+            "an https URL such as https://hooks.example.com/lockgate",
+            "What is sent is signed, not secret: TLS keeps it so.",
+        )
+    if webhooks.secret_file is None:
+        yield Fault(
+            f"{path}.secret_file",
+            "is missing, and nobody could tell our events from another's",
+            "the path of a file with whsec_ and base64 of 24 to 64 random bytes",
+            "Make one and give the same to the receiver.",
+        )
 
 
 CHECKS: Mapping[type, Check] = MappingProxyType(
@@ -299,11 +322,6 @@ def cross(file: File, incomplete: frozenset[str]) -> list[Fault]:
 def notices(file: File) -> tuple[str, ...]:
     """What is accepted and changes nothing yet, one sentence each."""
     said: list[str] = []
-    budgets = [plan.budget for plan in file.plans.values()] + [
-        project.budget for tenant in file.tenants.values() for project in tenant.projects.values()
-    ]
-    if any(budget is not None and budget.notify_at for budget in budgets):
-        said.append("budget.notify_at recorded, nobody is notified yet.")
     used = {name for plan in file.plans.values() for name in plan.classes}
     said.extend(
         f"classes.{name}: {item.reserved:g} of the machine is kept free for it, and no plan names it."

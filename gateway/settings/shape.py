@@ -199,12 +199,28 @@ class UserLimits(Part, frozen=True, kw_only=True):
     concurrent: Count | None = None
 
 
+class BudgetMode(StrEnum):
+    """`hard` refuses; `soft` reports; `shadow` also reports what it would have refused."""
+
+    HARD = "hard"
+    SOFT = "soft"
+    SHADOW = "shadow"
+
+
 class Budget(Part, frozen=True, kw_only=True):
+    """`hard = false` is another word for `mode = "soft"`."""
+
     usd: Usd
     window: Window = Window.CALENDAR_MONTH
     zone: Zone = Zone("UTC")
-    hard: bool = True
+    hard: bool | None = None
+    mode: BudgetMode | None = None
     notify_at: Annotated[tuple[Share, ...], Meta(max_length=16)] = ()
+
+    @property
+    def kind(self) -> BudgetMode:
+        """What `mode` says, else `hard`, else hard."""
+        return self.mode or (BudgetMode.SOFT if self.hard is False else BudgetMode.HARD)
 
 
 class Cache(Part, frozen=True, kw_only=True):
@@ -234,7 +250,11 @@ class Tenant(Part, frozen=True, kw_only=True):
 
 
 class Webhooks(Part, frozen=True, kw_only=True):
-    url: str = ""
+    """`allow_private`: the receiver is in one's own network.  `secret_file`: what events are signed with."""
+
+    url: Annotated[str, Meta(max_length=2048)] = ""
+    secret_file: Path | None = None
+    allow_private: bool = False
 
 
 class File(Part, frozen=True, kw_only=True):

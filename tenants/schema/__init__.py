@@ -25,6 +25,7 @@ from tenants.schema.money import (
     reservation,
     usage_event,
 )
+from tenants.schema.outbox import outbox
 from tenants.schema.periods import period, period_gate
 from tenants.schema.registered import (
     registration,
@@ -42,6 +43,7 @@ __all__ = [
     "idempotency",
     "ledger_entry",
     "metadata",
+    "outbox",
     "period",
     "period_gate",
     "price",

@@ -33,6 +33,8 @@ budget_window = Table(
     whole("spent"),
     whole("held"),
     whole("topped_up"),
+    text("notify"),
+    Column("noticed", Integer, nullable=False),
     CheckConstraint("spent >= 0 AND held >= 0 AND topped_up >= 0", name="no_negative_balance"),
 )
 

@@ -142,6 +142,22 @@ def test_a_soft_budget_lets_through_and_says_so() -> None:
     run(test)
 
 
+def test_a_shadow_lets_through_and_says_what_it_would_have_refused() -> None:
+    async def test() -> None:
+        with folder() as where, opened(Clock(), where / "x.db") as book:
+            of = BudgetAccount("tenant", "acme", Budget(WHOLE, hard=False, shadow=True))
+            first = await held(book, "r1", of)
+            assert (first.output_tokens, first.shadowed, first.over) == (50, (), ())
+            third = await held(book, "r3", of)
+            assert (third.output_tokens, third.shadowed, third.over) == (50, ("tenant",), ())
+            assert await held(book, "r3", of) == third
+            assert await money(book, of) == (0, 2 * WHOLE)
+            (balance,) = await book.balances([of])
+            assert (balance.mode, balance.hard, balance.remaining_nano_usd) == ("shadow", False, 0)
+
+    run(test)
+
+
 def test_void_gives_everything_back() -> None:
     async def test() -> None:
         with folder() as where, opened(Clock(), where / "x.db") as book:
