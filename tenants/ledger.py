@@ -234,7 +234,9 @@ class _Page:
             self._postings.transfer(row, "overrun", AVAILABLE, SPEND, total - row["amount"])
         else:
             self._correct(row, total)
-        self._postings.lines(row, USAGE, charge.lines)
+        # What used nothing has a line too, so that every report knows of it.
+        nothing = (Line(Meter.OUTPUT, 0, self._prices[row["price_id"]].output, 0),)
+        self._postings.lines(row, USAGE, charge.lines or nothing)
         self._billed[request_id] = charge
         self._record(record)
         return Settled(charge, alarm=total > row["amount"])

@@ -27,7 +27,11 @@ USAGE, ESTIMATE, REVERSAL = "usage", "estimate", "reversal"
 _E = schema.usage_event
 _POST = insert_many(schema.ledger_entry)
 _LINES = insert_many(_E)
-_LINES_OF = select(_E).where(within(_E.c.request_id, "ids"), _E.c.entry.in_([USAGE, ESTIMATE]))
+_LINES_OF = select(_E).where(
+    within(_E.c.request_id, "ids"),
+    _E.c.entry.in_([USAGE, ESTIMATE]),
+    _E.c.tokens > 0,  # what used nothing has a line, and is charged none
+)
 _BILLED_AS = {"SETTLED": USAGE, "EXPIRED": ESTIMATE}
 
 

@@ -454,6 +454,19 @@ def test_a_hold_repeated_is_one_hold_and_an_id_used_twice_is_our_fault() -> None
     run(test)
 
 
+def test_what_used_nothing_is_known_to_every_report() -> None:
+    async def test() -> None:
+        with folder() as where, opened(Clock(), where / "x.db") as book:
+            await held(book, "r1", tenant_budget(10**9))
+            first = await book.settle("r1", Meters(), record("r1", device_ns=7))
+            assert first.charge == Charge("m@0", (), 0)
+            assert await book.settle("r1", Meters(output=9)) == replace(first, repeat=True)
+            (row,) = await book.usage(["user"], from_ms=0, to_ms=2**50)
+            assert (row.requests, row.nano_usd, row.device_ns) == (1, 0, 7)
+
+    run(test)
+
+
 def test_an_account_that_is_spelt_otherwise_is_refused() -> None:
     async def test() -> None:
         with folder() as where, opened(Clock(), where / "x.db") as book:
