@@ -395,7 +395,8 @@ class OnPostgres(Book):
     def teardown(self) -> None:
         super().teardown()
         backend = self.opened()
-        names = ", ".join(f'"{each}"' for each in schema.metadata.tables)
+        emptied = set(schema.metadata.tables) - {schema.period_gate.name}  # whose one row stays
+        names = ", ".join(f'"{each}"' for each in sorted(emptied))
         backend.commit(lambda conn: conn.execute(text(f"TRUNCATE {names}")))
         backend.close()
 
