@@ -14,6 +14,7 @@ from gateway.cli import (
     audit_purge,
     audit_report,
     audit_timing,
+    backup,
     budgets,
     cache,
     chat,
@@ -63,6 +64,8 @@ app.command("queue")(scheduling.queue)
 app.command("promises")(scheduling.promises)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
 audit.audit.command("timing")(audit_timing.timing)
 audit.audit.command("isolation")(audit_isolation.isolation)
 audit.audit.add_typer(

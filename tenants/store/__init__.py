@@ -20,7 +20,7 @@ from tenants.store import postgres, sqlite
 from tenants.store.refused import StoreRefused
 from tenants.store.worker import Asked, Backend, StoreUnavailable, Worker
 
-__all__ = ["Store", "StoreRefused", "StoreUnavailable"]
+__all__ = ["Store", "StoreRefused", "StoreUnavailable", "file_of"]
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -115,6 +115,12 @@ class Store:
         self._reader.close()
         if self._file is not None:
             self._file.close()
+
+
+def file_of(database_url: str) -> Path | None:
+    """The file that holds it; None where that is a server's business.  StoreRefused."""
+    url = make_url(database_url)
+    return sqlite.sqlite_path(url) if url.get_backend_name() == "sqlite" else None
 
 
 def _heard(future: asyncio.Future[Any]) -> None:
