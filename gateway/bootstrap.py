@@ -26,7 +26,6 @@ from gateway.assembly import cache_terms, directory_config, executor_command, is
 from gateway.caching_start import enforce, open_caches
 from gateway.development import (
     Development,
-    DevelopmentState,
     development_mode,
     refuse_development_state,
 )
@@ -35,14 +34,15 @@ from gateway.guard import front
 from gateway.house import Clock, Deployment, House, Prices, Timings
 from gateway.housekeeping import keep_house, keep_sealed
 from gateway.idempotency import Digests
-from gateway.listen import BindError, Bound, Listener, Reports
+from gateway.listen import Bound, Listener, Reports
 from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.metrics_book import BookGauges
 from gateway.metrics_registered import WarmthGauges
-from gateway.models_store import ModelMissing, fetch
+from gateway.models_store import fetch
 from gateway.promises import Promises
-from gateway.recording import AuditGauges, AuditUnusable, ensure_secrets, open_audit
+from gateway.recording import AuditGauges, ensure_secrets, open_audit
+from gateway.refused_start import REFUSED
 from gateway.registering import open_permission, registered_texts
 from gateway.reload import reload
 from gateway.runs import open_runs
@@ -55,19 +55,17 @@ from gateway.withdrawal import withdrawn
 from policies.price import PriceList
 from security import api_keys
 from security.audit import AuditEvent
-from security.audit_files import AuditLocked
-from security.audit_start import AuditCorrupt
 from security.authenticate import Authenticator
-from security.keyring import KeyringError, Purpose, open_keyring
+from security.keyring import Purpose, open_keyring
 from security.keyring_tenants import TenantSecrets
 from security.pseudonyms import Pseudonyms
 from security.undumped import forbid_dumps
-from tenants.book import Book, BookFault
+from tenants.book import Book
 from tenants.directory import Change, Directory
 from tenants.finance import Finance
 from tenants.journal import Journal
 from tenants.secrets import SecretTable
-from tenants.store import Store, StoreRefused
+from tenants.store import Store
 
 LAST_WORDS_S = 5.0
 """For what is still being answered when the listeners close."""
@@ -79,17 +77,7 @@ def run(settings: Settings) -> int:
     try:
         with asyncio.Runner(loop_factory=listen.loop_factory()) as runner:
             runner.run(_serve(settings))
-    except (
-        BindError,
-        DevelopmentState,
-        KeyringError,
-        StoreRefused,
-        BookFault,
-        AuditLocked,
-        AuditCorrupt,
-        AuditUnusable,
-        ModelMissing,
-    ) as why:
+    except REFUSED as why:
         sys.stderr.write(f"lockgate: {why}\n")
         return 1
     return 0

@@ -3,14 +3,21 @@ until it arrives."""
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
 from sqlalchemy import select
 
 from gateway.notifying import Webhooks, tell
+from gateway.refused_start import REFUSED
+from gateway.settings import Mode, development
+from gateway.settings.shape import Webhooks as Wanted
+from gateway.webhooks_start import open_webhooks
 from policies.facts import Budget
 from policies.retry import SCHEDULE_S
 from security.outbound import Outbound
@@ -150,3 +157,20 @@ def test_a_shadow_budget_counts_what_it_would_have_refused(tmp_path: Path) -> No
             assert f'lockgate_budget_shadow_refusals_total{{scope="tenant"}} {said}' in text
 
     lived(tmp_path, story)
+
+
+def test_webhooks_as_configured(tmp_path: Path) -> None:
+    settings = development(tmp_path, env={})
+    assert open_webhooks(settings) is None
+    file = tmp_path / "webhook.secret"
+    wanted = msgspec.structs.replace(
+        settings,
+        mode=Mode.PRODUCTION,
+        webhooks=Wanted(url="https://h/", secret_file=file, allow_private=True),
+    )
+    with pytest.raises(REFUSED, match=r"webhook\.secret"):
+        open_webhooks(wanted)
+    file.write_text("whsec_" + base64.b64encode(SECRET).decode())
+    made = open_webhooks(wanted)
+    assert made is not None
+    assert (made.secrets, made.outbound.private, made.outbound.loopback) == ((SECRET,), True, False)
