@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.errors import invalid
 from gateway.views import usd, when
-from tenants.finance import Closed, Month, Seal, State
+from tenants.finance import Closed, Month, Reconciliation, Seal, State
 from tenants.reports import Cut, UsageRow
 
 SPANS = {
@@ -143,4 +143,31 @@ def verified_view(kept: Closed, now: Seal) -> dict[str, object]:
             "lines": now.lines,
             "usd": usd(now.spend_nano_usd),
         },
+    }
+
+
+def reconciliation_view(done: Reconciliation) -> dict[str, object]:
+    """`agrees` is everything together; what is not available does not count against it."""
+    count, found = done.count, done.found
+    return {
+        "agrees": done.requests_agree and done.ledger_agrees,
+        "requests": {
+            "agrees": done.requests_agree,
+            "admitted": count.admitted,
+            "settled": count.settled,
+            "voided": count.voided,
+            "expired": count.expired,
+            "open": count.open,
+            "whose_sums_differ": found.request_faults,
+        },
+        "ledger": {
+            "agrees": done.ledger_agrees,
+            "lines": found.lines,
+            "lines_off_their_price": found.line_faults,
+            "lines_usd": usd(found.line_nano_usd),
+            "by_hand_usd": usd(done.by_hand_nano_usd),
+            "ledger_usd": usd(done.ledger_nano_usd),
+        },
+        "device_time": {"status": "not available"},
+        "disagreements": found.named,
     }

@@ -15,14 +15,15 @@ from functools import partial
 from sqlalchemy import Connection
 
 from policies.periods import Hurdle, Month, State, hurdle, month_at, months, state_of
-from tenants import closing, exporting, periods, reports
+from tenants import closing, exporting, periods, reconcile, reports
 from tenants.closing import Closed, Page, Place, Seal
 from tenants.focus import Export
+from tenants.reconcile import Count, Findings, Reconciliation
 from tenants.reports import Asked, Cut, UsageRow
 from tenants.reports.facts import Slice
 from tenants.store import Store
 
-__all__ = ["CannotClose", "Closed", "Finance", "Hurdle", "Month", "Seal", "State"]
+__all__ = ["CannotClose", "Closed", "Finance", "Hurdle", "Month", "Reconciliation", "Seal", "State"]
 
 
 class CannotClose(Exception):
@@ -79,6 +80,20 @@ class Finance:
 
     async def closed(self, period: Month) -> bool:
         return await self._store.read(periods.closed_until) >= period.end_ms
+
+    async def reconcile(self, of: Slice) -> Reconciliation:
+        """Everything of a time against everything else, a day at a time.  Of all tenants."""
+        found = Findings()
+        count, sums, days = await self._store.read(partial(_counted, of=of))
+        for day in days:
+            after: reconcile.Place | None = None
+            while True:
+                read = partial(_lines, of=day, after=after, found=found)
+                after, found = await self._store.read(read)
+                if after is None:
+                    break
+            found = await self._store.read(partial(_requests, of=day, found=found))
+        return Reconciliation(count, found, *sums)
 
     async def periods(self) -> tuple[tuple[Month, State, Closed | None], ...]:
         """Every month from the first that anything stands in up to the present one."""
@@ -152,3 +167,21 @@ def _cut(conn: Connection, *, asked: Asked) -> Cut:
 
 def _page(conn: Connection, *, period: Month, place: Place) -> Page:
     return closing.read_page(conn, period, place)
+
+
+def _counted(conn: Connection, *, of: Slice) -> tuple[Count, tuple[int, int], tuple[Slice, ...]]:
+    return reconcile.counted(conn, of), reconcile.ledger_sum(conn, of), reconcile.days(conn, of)
+
+
+def _lines(
+    conn: Connection, *, of: Slice, after: reconcile.Place | None, found: Findings
+) -> tuple[reconcile.Place | None, Findings]:
+    """On a copy, since what is read may be read again where a connection broke."""
+    more = found.copy()
+    return reconcile.check_lines(conn, of, after, more), more
+
+
+def _requests(conn: Connection, *, of: Slice, found: Findings) -> Findings:
+    more = found.copy()
+    reconcile.check_requests(conn, of, more)
+    return more

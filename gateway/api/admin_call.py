@@ -5,7 +5,7 @@ The endpoints themselves are `admin`.  Errors are RFC 9457 problems (`problems`)
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from gateway.kept import Basis
 from gateway.refusals import told
 from gateway.registered_records import settled
 from gateway.revocations import Ending
-from gateway.streaming import respond
+from gateway.streaming import respond, until_disconnect
 from gateway.unbroken import unbroken
 from policies.facts import Principal
 from policies.verdict import Deny, Reason
@@ -82,6 +82,27 @@ class Call:
         return f"{self.who.issuer}:{self.who.user}"
 
 
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """An answer of any length.  Whoever leaves ends it; where it breaks off, the connection does too, so
+    that nobody takes a part for the whole."""
+
+    content_type: str
+    name: str
+    chunks: AsyncIterator[bytes]
+
+    async def sent(self, send: Send) -> None:
+        headers = [
+            (b"content-type", self.content_type.encode()),
+            (b"content-disposition", f'attachment; filename="{self.name}"'.encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for chunk in self.chunks:
+            if chunk:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 Handler = Callable[[Call], Awaitable[object]]
 
 
@@ -118,7 +139,9 @@ class Route:
         async with told(self.house, who, request_id(scope), route_name(scope)):
             call = Call(self.house, who, scope, entry.body, name)
             answer = await unbroken(self._answered(call))
-        if isinstance(answer, bytes):
+        if isinstance(answer, Streamed):
+            await until_disconnect(receive, answer.sent(send))
+        elif isinstance(answer, bytes):
             await respond(send, 200, answer, {"content-type": METRICS_TEXT})
         else:
             await respond(send, 200, json_bytes(answer))

@@ -82,6 +82,14 @@ def period(name: str) -> periods.Month:
         raise invalid(f"'{fit(name)}' is no month like 2026-10.", param="period") from why
 
 
+async def reconcile(call: Call) -> object:
+    """Whether the book agrees with itself; of all tenants, so the operator's."""
+    asked = query(call.scope, frozenset({"from", "to"}))
+    permit(access.may_read_usage(call.who, None))
+    of = slice_of(call, asked)
+    return finance_views.reconciliation_view(await call.house.finance.reconcile(of))
+
+
 async def listed_periods(call: Call) -> object:
     """Which months are open, closing and closed."""
     query(call.scope, frozenset())

@@ -1,4 +1,4 @@
-"""`lockgate tenant` and `usage`: who is served, and what it came to."""
+"""`lockgate tenant`: who is served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from gateway.cli.options import VAR, AdminUrl, Json, Reason, StateDir, Token
 from gateway.cli.show import document, say, table
 
 tenants = typer.Typer()
-usage = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="The tenant.")]
 
@@ -66,47 +65,3 @@ def resume(
         document(done)
     else:
         say(f"{tenant} is served again.")
-
-
-@usage.command("report")
-def report(
-    by: Annotated[str, typer.Option(help="Group by these, such as tenant,user.")] = "tenant,user",
-    since: Annotated[
-        str | None, typer.Option("--from", help="First day, such as 2026-11-01.")
-    ] = None,
-    until: Annotated[str | None, typer.Option("--to", help="Day after the last.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Of this tenant only.")] = None,
-    state_dir: StateDir = VAR,
-    admin_url: AdminUrl = None,
-    token: Token = None,
-    as_json: Json = False,
-) -> None:
-    """Tokens and price by tenant and user; every grouping comes to the same total."""
-    server = connect(admin_url, token, state_dir)
-    found = server.get("/v1/admin/usage", {"by": by, "from": since, "to": until, "tenant": tenant})
-    if as_json:
-        document(found)
-        return
-    rows = rows_of(found, "rows")
-    if not rows:
-        say("Nothing was used.")
-        return
-    total = found.get("total") if isinstance(found, dict) else None
-    if isinstance(total, dict):
-        first = next(iter(rows[0]))
-        rows = [*rows, {first: "total", **{k: v for k, v in total.items() if k != first}}]
-    table([legible(row) for row in rows])
-
-
-def legible(row: dict[str, object]) -> dict[str, object]:
-    """Money once, device time in milliseconds."""
-    shown = {name: value for name, value in row.items() if name not in {"nano_usd", "device_ns"}}
-    device_ns = row.get("device_ns")
-    if isinstance(device_ns, int):
-        shown["device_ms"] = round(device_ns / 1e6)
-    return shown
-
-
-@usage.callback()
-def _group() -> None:
-    """Keep `report` a word of its own while it is the only one."""

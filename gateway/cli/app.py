@@ -27,6 +27,7 @@ from gateway.cli import (
     scheduling,
     secrets,
     serve,
+    usage,
 )
 from gateway.cli.show import say
 
@@ -79,7 +80,7 @@ for name, group, says in (
     ("key", credentials.keys, "API keys of services."),
     ("tenant", accounts.tenants, "Tenants: list, suspend, resume, shred; their secrets."),
     ("budget", budgets.budgets, "Budgets: set, show, top-up, credit, refund."),
-    ("usage", accounts.usage, "What was used and what it cost."),
+    ("usage", usage.usage, "What was used and what it cost: report, export, reconcile, close."),
     ("document", registered.documents, "Documents: add, list, grant, revoke, delete."),
     ("template", registered.templates, "Prompt templates: add, list, delete."),
     ("root-key", secrets.roots, "The root keys: show, add, rewrap, drop."),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from gateway.cli.show import Refusal, clean
 ANSWER_BYTES_MAX = 64 << 20
 KNOWN_BYTES_MAX = 1 << 20
 TIMEOUT_S = 30.0
+LONG_S = 900.0
+"""For what reads a whole month."""
 OPERATOR = "operator"
 DEMO_USER = "acme/alice"
 TYPE = "urn:lockgate:"
@@ -53,12 +55,30 @@ class Server:
     token: str = field(repr=False)
     transport: httpx2.BaseTransport | None = None
 
-    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
-        return self._ask("GET", path, params, None)
+    def get(
+        self, path: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> Any:
+        return self._ask("GET", path, params, None, timeout_s)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+    def post(self, path: str, body: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S) -> Any:
         given = {name: value for name, value in body.items() if value is not None}
-        return self._ask("POST", path, None, given)
+        return self._ask("POST", path, None, given, timeout_s)
+
+    def download(
+        self, path: str, params: Mapping[str, Any], take: Callable[[bytes], object]
+    ) -> None:
+        """An answer of any length, handed on as it comes.  Refusal where it broke off."""
+        asked = {name: value for name, value in params.items() if value is not None}
+        with self.open(LONG_S) as client:
+            try:
+                with client.stream("GET", path, params=asked) as answer:
+                    if not answer.is_success:
+                        raw = _bounded(answer)
+                        raise refused(answer.status_code, raw, answer.headers.get("x-request-id"))
+                    for chunk in answer.iter_bytes():
+                        take(chunk)
+            except httpx2.HTTPError as error:
+                raise unreachable(self.url, error, "--admin-url") from None
 
     def put(self, path: str, body: Mapping[str, Any]) -> Any:
         return self._ask("PUT", path, None, body)
@@ -90,11 +110,12 @@ class Server:
         path: str,
         params: Mapping[str, Any] | None,
         body: Mapping[str, Any] | None,
+        timeout_s: float = TIMEOUT_S,
     ) -> Any:
         asked = {name: value for name, value in (params or {}).items() if value is not None}
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if body is None else {"content-type": "application/json"}
-        with self.open() as client:
+        with self.open(timeout_s) as client:
             try:
                 with client.stream(
                     method, path, params=asked, content=content, headers=headers

@@ -98,6 +98,12 @@ DOORS = (
         for path in ("/v1/organization/costs", "/v1/organization/usage/completions")
         for query, more in (("&tenant=acme", ()), ("", ("globex/admin",)))
     ),
+    *(
+        door("GET", path, OPERATOR, MONEY, ADMIN, FINANCE, *more, query="period=2026-10" + query)
+        for path in ("/v1/admin/usage/export", "/v1/admin/usage/export/manifest")
+        for query, more in (("&tenant=acme", ()), ("", ("globex/admin",)))
+    ),
+    door("GET", "/v1/admin/usage/reconcile", OPERATOR, MONEY, query="from=2026-10-01"),
     door("GET", "/v1/admin/periods", OPERATOR, MONEY, ADMIN, FINANCE, "globex/admin"),
     door("POST", "/v1/admin/periods/9998-12/close", OPERATOR, MONEY, body={}, passed=409),
     door("GET", "/v1/admin/periods/9998-12/verify", OPERATOR, MONEY, passed=404),
@@ -232,6 +238,15 @@ WRONG: tuple[tuple[str, str, str, object, int], ...] = (
     ("GET", "/v1/admin/usage", "by=day,user&page=WzFd", None, 400),
     ("GET", "/v1/admin/usage", "by=day&page=W1tdXQ", None, 400),
     ("GET", "/v1/admin/periods", "x=1", None, 400),
+    ("GET", "/v1/admin/usage/export", "", None, 400),
+    ("GET", "/v1/admin/usage/export", "period=2026-13", None, 400),
+    ("GET", "/v1/admin/usage/export", "period=2026-10&focus=1.3", None, 400),
+    ("GET", "/v1/admin/usage/export", "period=2026-10&format=xlsx", None, 400),
+    ("GET", "/v1/admin/usage/export", "period=2026-10&granularity=month", None, 400),
+    ("GET", "/v1/admin/usage/export/manifest", "period=2026-10&as_of_ms=x", None, 400),
+    ("GET", "/v1/admin/usage/export/manifest", "period=2026-10&operator=", None, 400),
+    ("GET", "/v1/admin/usage/reconcile", "from=x", None, 400),
+    ("GET", "/v1/admin/usage/reconcile", "tenant=acme", None, 400),
     ("POST", "/v1/admin/periods/2026-13/close", "", {}, 400),
     ("POST", "/v1/admin/periods/2026-01/close", "", {"force": True}, 400),
     ("POST", "/v1/admin/periods/9998-12/close", "", {}, 409),
