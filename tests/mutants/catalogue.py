@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import cache, keys, line, once, records, texts, tokens
+from tests.mutants import cache, finance, keys, line, once, records, texts, tokens
 
 MUTANTS = (
     *keys.MUTANTS,
@@ -12,4 +12,5 @@ MUTANTS = (
     *records.MUTANTS,
     *line.MUTANTS,
     *once.MUTANTS,
+    *finance.MUTANTS,
 )

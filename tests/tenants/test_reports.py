@@ -133,6 +133,21 @@ async def in_pages(finance: Finance, by: tuple[str, ...]) -> list[UsageRow]:
 
 
 @both
+def test_pages_follow_each_other() -> None:
+    async def test() -> None:
+        clock = Clock()
+        with folder() as where, house(clock, where / "x.db") as (book, finance):
+            for number, dims in enumerate(PEOPLE):
+                await book.hold(ask(f"r{number}", dims=dims))
+                await book.settle(f"r{number}", Meters(input=1))
+            whole = await book.usage(("project", "user"), **ALL)
+            assert len(whole) == 3
+            assert await in_pages(finance, ("project", "user")) == list(whole)
+
+    run(test)
+
+
+@both
 def test_a_request_belongs_to_the_time_it_was_admitted() -> None:
     async def test() -> None:
         clock = Clock()
