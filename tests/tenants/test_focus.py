@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -335,3 +338,22 @@ def test_no_digit_is_lost_where_amounts_are_large() -> None:
 def test_a_tenants_name_is_no_path() -> None:
     assert export(tenant="../../etc/pass wd").name == "focus-1.2-2026-11-.._.._etc_pass_wd.csv"
     assert asyncio.iscoroutinefunction(Finance.manifest)
+
+
+@pytest.mark.slow
+def test_the_validator_of_others_reads_an_export(tmp_path: Path) -> None:
+    """A smoke test only (MONEY.md §2): it passes rows whose costs are wrong and exits 0 on failures, so the
+    checks that count are ours.  It lives in an environment of its own; named on PATH, it is run."""
+    found = shutil.which("focus-validator")
+    if found is None:
+        pytest.skip(
+            "focus-validator is not on PATH: it needs Python 3.12 and pyarrow 23, so an environment of its own"
+        )
+
+    async def then(finance: Finance, clock: Clock) -> None:
+        (tmp_path / "focus.csv").write_bytes((await sent(finance, export()))[0])
+
+    small(then)
+    words = (found, "--data-file", "focus.csv", "--block-download")
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
