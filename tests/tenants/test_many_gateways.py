@@ -7,24 +7,31 @@ module, started with a database and a part of the work.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, func, select, text
 
-from policies.facts import Meters
+from policies.facts import Limits, Meters
 from policies.verdict import Allow, Deny
 from tenants import schema
 from tenants.book import Book
 from tenants.journal import Journal
+from tenants.scopes import ScopeLimits
 from tenants.store import Store
+from tenants.tempo import TempoAsk
+from tenants.tempo.link import Failed, Link
+from tenants.tempo.redis import RedisTempo
 from tests.servers_postgres import database, needs_postgres
+from tests.servers_valkey import valkey
 from tests.tenants.house import DIMS, ask, run, tenant_budget, user_budget
 
 pytestmark = [pytest.mark.slow, needs_postgres]
@@ -41,27 +48,47 @@ def gateway(url: str, folder: str, name: str) -> Book:
     )  # its own clock says nothing
 
 
-async def admits(url: str, folder: str, name: str, count: int, fits: int) -> int:
-    """Ask for `count` holds at once; every tenth is settled and every tenth voided in between."""
+async def admits(
+    url: str, folder: str, name: str, count: int, fits: int, redis_url: str | None = None
+) -> int:
+    """Ask for `count` holds at once, each seated in Redis first where there is one."""
     book = gateway(url, folder, name)
     budgets = (user_budget(10**15), tenant_budget(fits * WHOLE))
-    verdicts = await asyncio.gather(
-        *(book.hold(ask(f"{name}-{at}", *budgets)) for at in range(count))
-    )
+    link = None if redis_url is None else Link(redis_url)
+    tempo = None if link is None else RedisTempo(link, lambda text: text)
+    seats = (ScopeLimits("tenant", "acme", Limits(rpm=10**6, concurrent=10**6)),)
+
+    async def one(request_id: str) -> bool:
+        if tempo is not None:
+            with contextlib.suppress(Failed):  # nothing financial depends on it
+                await tempo.admit(TempoAsk(request_id, "acme", seats, 100, 50))
+        return isinstance(await book.hold(ask(request_id, *budgets)), Allow)
+
+    granted = await asyncio.gather(*(one(f"{name}-{at}") for at in range(count)))
     await asyncio.to_thread(book._store.close)
-    return sum(isinstance(each, Allow) for each in verdicts)
+    if link is not None:
+        await link.aclose()
+    return sum(granted)
 
 
-def processes(job: str, url: str, names: tuple[str, ...], *numbers: int) -> list[int]:
+def processes(
+    url: str,
+    names: tuple[str, ...],
+    *more: object,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> list[int]:
     with tempfile.TemporaryDirectory() as where:
         started = [
             subprocess.Popen(
-                [sys.executable, "-m", __name__, job, url, where, name, *map(str, numbers)],
+                [sys.executable, "-m", __name__, url, where, name, *map(str, more)],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
             )
             for name in names
         ]
+        while any(each.poll() is None for each in started):
+            meanwhile()
+            time.sleep(0.05)
         return [json.loads(each.communicate(timeout=120)[0]) for each in started]
 
 
@@ -83,8 +110,25 @@ async def totals(url: str) -> tuple[int, int]:
 @pytest.mark.parametrize("names", (("a", "b"), ("a", "b", "c", "d")), ids=("two", "four"))
 def test_two_thousand_at_once_against_a_cap_that_fits_a_hundred(names: tuple[str, ...]) -> None:
     with database() as url:
-        granted = processes("admits", url, names, 2000 // len(names), 100)
+        granted = processes(url, names, 2000 // len(names), 100)
         assert sum(granted) == 100
+        assert asyncio.run(totals(url)) == (100 * WHOLE, 100 * WHOLE)
+
+
+def test_a_redis_that_is_wiped_in_the_middle_lets_nobody_overspend() -> None:
+    """MONEY.md §5, case 5: budgets are SQL's business alone."""
+    wiped = 0
+
+    with database() as url, valkey() as redis:
+
+        def wipe() -> None:
+            nonlocal wiped
+            redis.say("FLUSHALL")
+            wiped += 1
+
+        granted = processes(url, ("a", "b"), 1000, 100, redis.url, meanwhile=wipe)
+        assert sum(granted) == 100
+        assert wiped > 2
         assert asyncio.run(totals(url)) == (100 * WHOLE, 100 * WHOLE)
 
 
@@ -178,6 +222,5 @@ def test_a_tenant_that_waits_for_nobody_is_not_held_up_by_a_refusal() -> None:
 
 
 if __name__ == "__main__":
-    job, url, where, name, *numbers = sys.argv[1:]
-    assert job == "admits"
-    print(asyncio.run(admits(url, where, name, *map(int, numbers))))
+    url, where, name, count, fits, *redis = sys.argv[1:]
+    print(asyncio.run(admits(url, where, name, int(count), int(fits), *redis)))
