@@ -20,6 +20,7 @@ async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
     """Renew what runs, resolve what was left behind.  A step that fails is logged and tried again:
     without this task every lease would lapse under running requests."""
     since_renewal_s = 0.0
+    away = False
     while True:
         await asyncio.sleep(every_s)
         since_renewal_s += every_s
@@ -27,6 +28,9 @@ async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
             since_renewal_s = 0.0
         for step in (expire, settle, sweep_book, sweep_keys):
             await _done(step(house), house)
+        if house.book.away is not away:  # once, however often it is asked
+            away = house.book.away
+            house.log("book.away" if away else "book.back")
 
 
 async def _done(step: Coroutine[Any, Any, None], house: House) -> bool:

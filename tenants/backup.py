@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
@@ -72,34 +73,47 @@ def restore(source: Path, path: Path, *, replace: bool = False) -> Copy:
     found = look_through(source)
     lock_fd = sqlite.lock(path)
     try:
-        if path.stat().st_size:
-            if not replace:
-                raise StoreRefused(
-                    f"there is a book at {path}; --replace keeps it as {path}.before"
-                )
-            before = path.with_name(f"{path.name}.before")
-            if before.exists():
-                raise StoreRefused(f"{before} is there already; move it away first")
-            if not sqlite.empty_wal(path):
-                raise StoreRefused(f"{path} is being read; stop whoever reads it")
-            path.replace(before)
+        if path.samefile(source):
+            raise StoreRefused(f"{source} is the book itself; name a copy of it")
+        there = path.stat().st_size > 0
+        if there and not replace:
+            raise StoreRefused(f"there is a book at {path}; --replace keeps it as {path}.before")
         part = _new(path)
         try:
-            with source.open("rb") as read, part.open("wb") as write:
-                while chunk := read.read(_READ_BYTES):
-                    write.write(chunk)
-            _durable(part)
-            for log in (f"{path}-wal", f"{path}-shm"):
-                Path(log).unlink(missing_ok=True)
+            _copy(source, part)
+            if look_through(part).sha256 != found.sha256:
+                raise StoreRefused(f"{source} changed while it was read; take another copy")
+            if there:
+                _keep(path)
+            # From here on the book is the copy; until here it is what it was.
             part.replace(path)
             _durable(path.parent)
         except OSError as why:
-            raise StoreRefused(f"{path} cannot be written ({why})") from why
+            raise StoreRefused(f"{path} cannot be written ({why}); nothing was changed") from why
         finally:
             _away(part)
     finally:
         os.close(lock_fd)
     return _named(found, path)
+
+
+def _copy(source: Path, part: Path) -> None:
+    with source.open("rb") as read, part.open("wb") as write:
+        while chunk := read.read(_READ_BYTES):
+            write.write(chunk)
+    _durable(part)
+
+
+def _keep(path: Path) -> None:
+    """The book that is there gets a second name, under which it stays."""
+    before = path.with_name(f"{path.name}.before")
+    if before.exists():
+        raise StoreRefused(f"{before} is there already; move it away first")
+    if not sqlite.empty_wal(path):
+        raise StoreRefused(f"{path} is being read; stop whoever reads it")
+    for log in (f"{path}-wal", f"{path}-shm"):  # empty, and not the copy's
+        Path(log).unlink(missing_ok=True)
+    os.link(path, before)
 
 
 def look_through(path: Path) -> Copy:
@@ -146,8 +160,8 @@ def _digest(path: Path) -> tuple[int, str]:
 
 
 def _new(path: Path) -> Path:
-    """A file beside `path` that nobody else can read."""
-    part = path.with_name(f"{path.name}.part")
+    """A file beside `path` that nobody else can read, and that what was killed left no name for."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except OSError as why:

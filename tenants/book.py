@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
@@ -60,6 +60,8 @@ __all__ = [
 ]
 
 
+T = TypeVar("T")
+
 CAUGHT_UP_MOST = 1_000
 """Ends out of the journal at once."""
 HOLD_S = 10
@@ -97,6 +99,7 @@ class Book:
         self._now_ms = store.clock_ms(clock_ms)
         self._published: Mapping[str, Price] = {}
         self._doubtful: set[str] = set()
+        self._away = False
         self._held_at: dict[str, Price] = {}  # of what runs here
 
     async def publish_prices(self, published: Iterable[Price]) -> None:
@@ -110,8 +113,9 @@ class Book:
         one that heard StoreUnavailable: nobody knows then, and it is voided when the store is back."""
         try:
             async with asyncio.timeout(HOLD_S):
-                verdict: Allow[Hold] | Deny = await self._store.ask(self._turn, ask)
+                verdict: Allow[Hold] | Deny = await self._heard(self._store.ask(self._turn, ask))
         except TimeoutError as why:
+            self._away = True
             self._undo(ask.request_id)
             raise StoreUnavailable(
                 f"the store did not answer within {HOLD_S} s; try again"
@@ -154,7 +158,7 @@ class Book:
     async def _end(self, end: End) -> Settled | bool | None:
         """None: it is in the journal.  A caller who leaves meanwhile loses nothing."""
         try:
-            answer: Settled | bool = await self._store.ask(self._turn, end)
+            answer: Settled | bool = await self._heard(self._store.ask(self._turn, end))
         except StoreUnavailable:
             try:
                 await self._journal.append(end)
@@ -178,6 +182,7 @@ class Book:
         if taken:
             await self._journal.taken(taken)
         if taken < len(waiting):
+            self._away = True
             raise StoreUnavailable(f"{len(waiting) - taken} ends wait for the store")
         return taken
 
@@ -240,9 +245,11 @@ class Book:
         """Resolve holds whose lease lapsed, and those of which nobody knew whether they were made.
         Call every few seconds."""
         for request_id in tuple(self._doubtful):
-            await self._store.ask(self._turn, VoidAsk(request_id))
+            await self._heard(self._store.ask(self._turn, VoidAsk(request_id)))
             self._doubtful.discard(request_id)
-        return await self._store.write(lambda conn: leases.sweep(conn, now_ms=self._now_ms(conn)))
+        return await self._heard(
+            self._store.write(lambda conn: leases.sweep(conn, now_ms=self._now_ms(conn)))
+        )
 
     async def recover(self) -> Swept:
         """Once at start, before serving: resolve the holds of processes that are no more.  Where others
@@ -252,6 +259,20 @@ class Book:
         return await self._store.write(
             lambda conn: leases.recover(conn, owner=self._owner, now_ms=self._now_ms(conn))
         )
+
+    @property
+    def away(self) -> bool:
+        """Whether the database did not answer when it was last asked to write."""
+        return self._away
+
+    async def _heard(self, answer: Awaitable[T]) -> T:
+        try:
+            heard = await answer
+        except StoreUnavailable:
+            self._away = True
+            raise
+        self._away = False
+        return heard
 
     def _turn(self, conn: Connection, asks: Sequence[Ask]) -> list[Any]:
         """A hold by a key that was lost meanwhile is none; all else is the ledger's."""

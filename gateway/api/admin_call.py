@@ -153,10 +153,11 @@ class Route:
         except DirectoryFault as fault:
             raise invalid(str(fault)) from fault
         except StoreUnavailable as down:
+            changed = "whether the change was kept is not known. Look, and try again."
+            reads = call.scope["method"] in {"GET", "HEAD"}
+            said = "nothing was changed. Try again." if reads else changed
             raise unavailable(
-                "The database could not be reached; whether the change was kept is not known. Look, and "
-                "try again.",
-                code="store_unavailable",
+                f"The database could not be reached; {said}", code="store_unavailable"
             ) from down
 
 

@@ -1,7 +1,8 @@
 """Liveness and readiness.  No credential, no detail beyond one word.
 
 `/health`: the process answers.  `/ready`: it would serve a request now; 503 while a model loads,
-while the audit log cannot be written, and while draining, so that a balancer looks elsewhere.  Ready
+while the audit log cannot be written, while the database does not answer, and while draining, so that a
+balancer looks elsewhere.  Ready
 with `"audit": "behind"`: a directory of the audit log lacks records that another has.  Ready with
 `"tempo": "degraded"`: Redis is given up, and limits are this process's part.
 """
@@ -45,7 +46,7 @@ def readiness(house: House) -> str:
         house.audit.require_healthy()
     except AuditUnavailable:
         return "audit_unavailable"
-    return "ready"
+    return "book_down" if house.book.away else "ready"
 
 
 def behind(house: House) -> dict[str, str]:

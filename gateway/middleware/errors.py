@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.errors import ApiError
+from gateway.errors import ApiError, unavailable
 from gateway.middleware.wire import (
     ASGIApp,
     ClientGone,
@@ -21,6 +21,7 @@ from gateway.middleware.wire import (
     Send,
     respond,
 )
+from tenants.store import StoreUnavailable
 
 
 def internal_error() -> ApiError:
@@ -58,11 +59,20 @@ class Errors:
             fault = _single(raised)
             if isinstance(fault, ClientGone):
                 return
-            error = fault if isinstance(fault, ApiError) else internal_error()
+            error = fault if isinstance(fault, ApiError) else _foreseen(fault)
             if started or not isinstance(fault, ApiError):
                 self.report(str(scope.get("state", {}).get("request_id", "")), fault)
             if not started:
                 await answer(watched, error)
+
+
+def _foreseen(fault: Exception) -> ApiError:
+    """A database that is away is no fault of ours, wherever it was asked."""
+    if isinstance(fault, StoreUnavailable):
+        return unavailable(
+            "The database could not be reached. Try again.", code="store_unavailable"
+        )
+    return internal_error()
 
 
 async def answer(send: Send, error: ApiError) -> None:

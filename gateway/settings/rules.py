@@ -106,20 +106,30 @@ def _state(state: State, path: str) -> Iterator[Fault]:
 
 
 def _postgres(url: str, path: str) -> Iterator[Fault]:
-    """Never shows the URL: there may be a password in it."""
+    """Shows nothing of the URL: there may be a password in it, and where it ends nobody knows who has
+    not written it."""
     expected = '"postgresql://USER:PASSWORD@HOST:PORT/DATABASE"'
-    parts = urlsplit(url)
+    escape = (
+        "Write what is special in a password as %XX, such as %3F for ?, %2F for / and %40 for @."
+    )
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        yield Fault(path, "has a host or port that is none", expected, escape)
+        return
     if parts.scheme != "postgresql":
         yield Fault(path, "has a scheme of its own", expected, "Begin it with postgresql://.")
-    elif len(parts.path) < 2:
-        yield Fault(path, "names no database", expected, "End it with the database's name.")
-    unknown = sorted(set(parse_qs(parts.query, keep_blank_values=True)) - POSTGRES_OPTIONS)
-    if unknown:
+    elif len(parts.path) < 2 or "/" in parts.path[1:]:
         yield Fault(
-            path,
-            f"has options that are not known: {', '.join(unknown)[:80]}",
-            " and ".join(sorted(POSTGRES_OPTIONS)),
-            "Leave the others out.",
+            path, "names no database", expected, f"End it with the database's name. {escape}"
+        )
+    elif port == 0 or "@" in parts.query or "#" in url:
+        yield Fault(path, "cannot be read", expected, escape)
+    elif set(parse_qs(parts.query, keep_blank_values=True)) - POSTGRES_OPTIONS:
+        known = " and ".join(sorted(POSTGRES_OPTIONS))
+        yield Fault(
+            path, "has options that are not known", known, f"Leave the others out. {escape}"
         )
 
 

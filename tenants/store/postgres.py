@@ -108,9 +108,15 @@ def opened(url: URL) -> tuple[PostgresBackend, PostgresBackend]:
         raise StoreRefused(f"the database {url.database!r} {why}") from why
     except (StoreUnavailable, DBAPIError) as why:
         writer.close()
-        kind = type(getattr(why, "orig", None) or why.__cause__ or why).__name__
         raise StoreRefused(
-            f"PostgreSQL did not let us in ({kind}); check that it runs, and host, database, user and "
+            f"PostgreSQL did not let us in ({_kind(why)}); check that it runs, and host, database, user and "
             "password in database_url"
         ) from None
     return writer, PostgresBackend(url, write=False)
+
+
+def _kind(why: BaseException) -> str:
+    """What went wrong first, by the kind of it alone: a driver's message may quote what it was given."""
+    while (before := getattr(why, "orig", None) or why.__cause__) is not None:
+        why = before
+    return type(why).__name__

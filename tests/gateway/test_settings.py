@@ -131,6 +131,18 @@ WRONG = [
     Case(
         '"sqlite:///var/lockgate.db"', '"postgresql://h/d?options=x"', "state.database_url", "options"
     ),
+    *(
+        Case('"sqlite:///var/lockgate.db"', f'"postgresql://{bad}"', "state.database_url", says)
+        for bad, says in (
+            ("u:p@[bad/lg", "host or port"),
+            ("u:p@127.0.0.1:99999/lg", "host or port"),
+            ("u:p@127.0.0.1:abc/lg", "host or port"),
+            ("u:p@127.0.0.1:0/lg", "cannot be read"),
+            ("u:hun?ter2pw@h/lg", "host or port"),
+            ("u:hun/ter2pw@h/lg", "host or port"),
+            ("u@h/lg?host=/x&a=ter2pw@h", "cannot be read"),
+        )
+    ),
     Case('"sqlite:///var/lockgate.db"', '"sqlite://"', "state.database_url", "keeps money"),
     Case('"sqlite:///var/lockgate.db"', '"mysql://h"', "state.database_url", "keeps money"),
     Case('numerics = "fast"', 'numerics = "slow"', "models[0].numerics", '"invariant"'),

@@ -62,7 +62,7 @@ def test_the_drill() -> None:
             restored = restore(kept, path)
             assert restored.sha256 == copied.sha256
             assert await money(path, "p2") == (COSTS + 50_000, 0)
-            assert not list(where.glob("*.part*"))
+            assert not list(where.glob(".*part*"))
 
     run(test)
 
@@ -90,6 +90,38 @@ def test_a_copy_that_is_taken_under_load_is_whole() -> None:
                 assert copied.ledger_entries == settled
 
     run(test)
+
+
+@pytest.mark.parametrize("how", ("itself", "link", "hard link", "full", "unlinkable"))
+def test_what_fails_leaves_the_book_where_it_is(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next start would begin an empty one, with every budget new."""
+    with folder() as where:
+        path, source = where / "book.db", where / "kept.db"
+        Store.open(f"sqlite:///{path}").close()
+        back_up(path, source)
+        match how:
+            case "itself":
+                source = path
+            case "link":
+                source.unlink()
+                source.symlink_to(path)
+            case "hard link":
+                source.unlink()
+                os.link(path, source)
+            case "full":
+                monkeypatch.setattr(os, "fsync", lambda _: _fails(28))
+            case _:
+                monkeypatch.setattr(os, "link", lambda *_: _fails(1))
+        before = path.read_bytes()
+        with pytest.raises(StoreRefused):
+            restore(source, path, replace=True)
+        assert path.read_bytes() == before
+        assert not (where / "book.db.before").exists()
+        assert not list(where.glob(".*part*"))
+
+
+def _fails(number: int) -> None:
+    raise OSError(number, os.strerror(number))
 
 
 def _torn(path: Path) -> None:
@@ -122,10 +154,7 @@ def test_a_disk_that_is_full_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     with folder() as where:
         Store.open(f"sqlite:///{where}/book.db").close()
 
-        def full(fd: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", lambda _: _fails(28))
         with pytest.raises(StoreRefused, match="space"):
             back_up(where / "book.db", where / "kept.db")
         assert sorted(each.name for each in where.iterdir() if "kept" in each.name) == []

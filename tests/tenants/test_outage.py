@@ -65,12 +65,15 @@ def test_what_ended_meanwhile_is_booked_when_the_database_is_back() -> None:
                 assert (told.charge.total_nano_usd, told.repeat) == (COSTS, False)
                 assert await book.void("never", record("never"))
                 assert book.journalled == 2
+                assert book.away
                 with pytest.raises(StoreUnavailable):
                     await book.book_journal()
                 with pytest.raises(StoreUnavailable):  # whose price nobody here knows
                     await book.settle("foreign", USED)
             assert await book.book_journal() == 3
             assert await book.book_journal() == 0
+            await book.sweep()
+            assert not book.away
             assert await money(book) == (COSTS, 0)
             again = await book.settle("ran", Meters(output=50))
             assert (again.repeat, again.charge) == (True, told.charge)

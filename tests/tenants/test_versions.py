@@ -17,7 +17,7 @@ from sqlalchemy import Connection, inspect, make_url, text
 
 from policies.verdict import Allow
 from tenants.schema import metadata, versions
-from tenants.store import Store, postgres
+from tenants.store import Store, StoreRefused, postgres
 from tenants.store.postgres import PostgresBackend
 from tenants.store.sqlite import SqliteBackend
 from tests.servers_postgres import database, needs_postgres
@@ -137,6 +137,13 @@ def test_two_gateways_that_start_at_once_make_one_schema() -> None:
                 await asyncio.to_thread(store.close)
 
     run(test)
+
+
+@pytest.mark.slow
+@needs_postgres
+def test_who_is_not_let_in_hears_why() -> None:
+    with database() as url, pytest.raises(StoreRefused, match="InvalidCatalogName"):
+        Store.open(url.replace("/t", "/nowhere-t", 1))
 
 
 def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:

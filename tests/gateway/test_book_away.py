@@ -1,0 +1,61 @@
+"""The database does not answer: a balancer hears it, and so does whoever asks, as a 503 and no fault."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
+
+from gateway.housekeeping import keep_house
+from tests.gateway.inhouse import Inhouse, inhouse
+
+
+@contextmanager
+def away(home: Inhouse) -> Iterator[None]:
+    """Neither writer nor reader gets an answer."""
+
+    def fails(work: Callable[[Connection], Any]) -> Any:
+        raise OperationalError("", None, OSError("gone"), connection_invalidated=True)
+
+    store = home.house.book._store
+    with pytest.MonkeyPatch.context() as patch:
+        for worker in (store._writer, store._reader):
+            patch.setattr(worker._backend, "commit", fails)
+        yield
+
+
+def test_it_is_told_and_it_comes_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with inhouse(tmp_path) as home:
+            keeping = asyncio.create_task(keep_house(home.house, every_s=0.01))
+            ready = home.caller(None)
+            assert (await ready.get("/ready")).status == 200
+            with away(home):
+                refused = await home.caller().chat()
+                assert (refused.status, refused.error["code"]) == (503, "book_down")
+                assert (await ready.get("/ready")).json() == {"status": "book_down"}
+                mine = await home.caller().get("/v1/me")
+                assert (mine.status, mine.error["code"]) == (503, "store_unavailable")
+                theirs = await home.operator().get("/v1/admin/usage", "by=tenant")
+                assert theirs.status == 503
+                assert "nothing was changed" in theirs.json()["detail"]
+                await asyncio.sleep(0.05)
+            async with asyncio.timeout(10):
+                while (await ready.get("/ready")).status != 200:
+                    await asyncio.sleep(0.01)
+                while [each["event"] for each in home.logged].count("book.back") < 1:
+                    await asyncio.sleep(0.01)
+            assert [each["event"] for each in home.logged].count("book.away") == 1
+            keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await keeping
+            assert (await home.caller().chat()).status == 200
+            await home.at_rest()
+
+    asyncio.run(run())
