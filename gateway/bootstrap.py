@@ -227,6 +227,9 @@ async def opened(
         store = await asyncio.to_thread(Store.open, settings.state.database_url)
         stack.push_async_callback(asyncio.to_thread, store.close)
         owner = secrets.token_hex(8)
+        # A book under another root key is refused before anything in it is charged or corrected.
+        secrets_of = TenantSecrets(keyring, SecretTable(store), rng=os.urandom)
+        await secrets_of.load()
         book = Book(
             store,
             owner=owner,
@@ -258,8 +261,6 @@ async def opened(
             epochs=epochs,
         )
         await directory.load()
-        secrets_of = TenantSecrets(keyring, SecretTable(store), rng=os.urandom)
-        await secrets_of.load()
         await ensure_secrets(secrets_of, directory.tenants())
         rules = issuer_rules(
             settings, development, failed=lambda reason: log("jwks.failed", reason=reason)

@@ -70,7 +70,8 @@ def back_up(path: Path, to: Path) -> Copy:
 def restore(source: Path, path: Path, *, replace: bool = False) -> Copy:
     """Put a copy where the book belongs.  Nobody may have the book open.  With `replace` a book that is
     there is kept beside it, named `….before`.  StoreRefused."""
-    found = look_through(source)
+    if not source.is_file():
+        raise StoreRefused(f"there is no file {source}")
     lock_fd = sqlite.lock(path)
     try:
         if path.samefile(source):
@@ -81,8 +82,7 @@ def restore(source: Path, path: Path, *, replace: bool = False) -> Copy:
         part = _new(path)
         try:
             _copy(source, part)
-            if look_through(part).sha256 != found.sha256:
-                raise StoreRefused(f"{source} changed while it was read; take another copy")
+            found = look_through(part, called=source)  # the copy's copy: the source stays as it is
             if there:
                 _keep(path)
             # From here on the book is the copy; until here it is what it was.
@@ -116,27 +116,26 @@ def _keep(path: Path) -> None:
     os.link(path, before)
 
 
-def look_through(path: Path) -> Copy:
-    """From end to end, and what the ledger in it comes to.  StoreRefused."""
-    if not path.is_file():
-        raise StoreRefused(f"there is no file {path}")
+def look_through(path: Path, *, called: Path | None = None) -> Copy:
+    """From end to end, and what the ledger in it comes to.  StoreRefused, which names it as `called`."""
+    name = called or path
     engine = sqlite.engine(path, write=False)
     try:
         with engine.begin() as conn:
             damage = conn.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
             if damage != "ok":
-                raise StoreRefused(f"{path} is damaged; take another copy")
+                raise StoreRefused(f"{name} is damaged; take another copy")
             revision = check(conn)
             if revision is None:
-                raise StoreRefused(f"{path} is empty; name a copy of a book")
+                raise StoreRefused(f"{name} is empty; name a copy of a book")
             requests, running = conn.execute(
                 select(func.count(), func.sum(case((_R.c.state == "HELD", 1), else_=0)))
             ).one()
             entries, spent = _ledger(conn)
     except SchemaMismatch as why:
-        raise StoreRefused(f"{path} {why}") from why
+        raise StoreRefused(f"{name} {why}") from why
     except DatabaseError as why:
-        raise StoreRefused(f"{path} is no database of Lockgate's; name a copy of a book") from why
+        raise StoreRefused(f"{name} is no database of Lockgate's; name a copy of a book") from why
     finally:
         engine.dispose()
     size, digest = _digest(path)
