@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,9 +23,12 @@ from gateway.development import DevelopmentState, refuse_development_state
 from gateway.house import House
 from gateway.housekeeping import keep_house, renew
 from gateway.settings import Mode, development
+from policies.verdict import Allow
 from security.dev_issuer import open_dev_issuer
+from security.keyring import KeyringError
 from tests.gateway.inhouse import CHAT, chat_body, inhouse
 from tests.gateway.test_line import Hold
+from tests.tenants.house import ask
 
 
 def test_housekeeping_survives_a_round_that_fails(
@@ -147,3 +152,29 @@ def test_the_collector_leaves_the_house_alone_before_anything_is_served(
 
     asyncio.run(run())
     assert done == ["collect", "freeze", "serve"]
+
+
+def test_a_book_under_another_root_key_is_refused_before_it_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a restored one may be: what ran when it was copied stays open until the right key is there."""
+
+    async def nothing(*_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(bootstrap, "deploy", nothing)
+    settings = development(state_dir=tmp_path)
+    key = settings.state.root_key_file
+
+    async def run() -> None:
+        async with bootstrap.opened(settings, lambda: False) as (house, _):
+            assert isinstance(await house.book.hold(ask("open")), Allow)
+        key.unlink()
+        shutil.rmtree(tmp_path / "audit")  # which knows its own key
+        with pytest.raises(KeyringError, match="not in the root key file"):
+            async with bootstrap.opened(settings, lambda: False):
+                pass
+
+    asyncio.run(run())
+    with closing(sqlite3.connect(tmp_path / "lockgate.db")) as book:
+        assert book.execute("SELECT state FROM reservation").fetchall() == [("HELD",)]
