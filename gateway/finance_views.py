@@ -23,6 +23,8 @@ SPANS = {
     "day": "%Y-%m-%d",
     "month": "%Y-%m",
 }
+OVERLAPPING = frozenset({"meter", "price"})
+"""Dimensions of which one request may have several."""
 PAGE_CHARS_MAX = 8192
 NOTHING = UsageRow(
     group={},
@@ -41,11 +43,15 @@ NOTHING = UsageRow(
 Place = tuple[str | int | None, ...]
 
 
-def usage_view(found: Cut, total: UsageRow | None, *, cost: bool) -> dict[str, object]:
-    """`total` is that of all pages, whatever they are grouped by."""
+def usage_view(
+    found: Cut, total: UsageRow | None, by: Sequence[str], *, cost: bool
+) -> dict[str, object]:
+    """`total` is that of all pages, whatever they are grouped by.  `requests_overlap`: one request may count
+    in several rows, so their `requests` come to more than the total's."""
     view: dict[str, object] = {
         "rows": [{**_group(row), **_numbers(row, cost=cost)} for row in found.rows],
         "total": _numbers(total or NOTHING, cost=cost),
+        "requests_overlap": not OVERLAPPING.isdisjoint(by),
     }
     if found.next is not None:
         view["next_page"] = page_of(found.next)

@@ -41,7 +41,7 @@ async def usage(call: Call) -> object:
         found, total = await call.house.finance.cut(question)
     except ValueError as why:
         raise invalid(f"This page belongs to another question: {why}.", param="page") from why
-    return finance_views.usage_view(found, total, cost=access.may_read_cost(call.who))
+    return finance_views.usage_view(found, total, by, cost=access.may_read_cost(call.who))
 
 
 def slice_of(call: Call, asked: Mapping[str, str]) -> Slice:

@@ -35,7 +35,7 @@ def report(
         str,
         typer.Option(
             help="Group by these: tenant, project, user, key, model, class, meter, price, request, "
-            "hour, day, month."
+            "minute, hour, day, month."
         ),
     ] = "tenant,user",
     since: Since = None,
@@ -73,6 +73,8 @@ def report(
         first = next(iter(rows[0]))
         shown.append({first: "total", **legible({k: v for k, v in total.items() if k != first})})
     table([{name: row.get(name) for name in _worth(shown)} for row in shown])
+    if isinstance(found, dict) and found.get("requests_overlap") is True:
+        say("A request counts in each row that it has tokens in; the total counts it once.")
 
 
 def legible(row: dict[str, object]) -> dict[str, object]:

@@ -6,6 +6,7 @@ lines of their own, so that none hides another.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,17 +14,18 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
+    Subquery,
     and_,
     case,
     exists,
     func,
     literal_column,
-    or_,
     select,
     tuple_,
 )
 
 from policies.periods import DAY_MS
+from policies.price import Meter
 from tenants import schema
 from tenants.postings import ESTIMATE, USAGE
 from tenants.reports import paging
@@ -39,8 +41,9 @@ Place = tuple[str | int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`late`: it corrects a month that was closed.  `device_ns` is counted on one line of each request,
-    `requests` on every line that it has."""
+    """`late`: it corrects a month that was closed.  `requests` and `device_ns` are counted on one line of
+    each request, so that their columns add up: on its first meter, where it was first charged and where it
+    was measured."""
 
     tenant: str
     project: str | None
@@ -90,25 +93,14 @@ def page(
         else_=literal_column("0", Integer),
     )
     order = [part for key in keys.values() for part in paging.ordered(key)]
-    is_first = and_(
-        fact.c.entry == USAGE,
-        ~exists().where(
-            _EARLIER.c.request_id == fact.c.request_id,
-            _EARLIER.c.entry == USAGE,
-            or_(
-                _EARLIER.c.attempt < fact.c.attempt,
-                and_(_EARLIER.c.attempt == fact.c.attempt, _EARLIER.c.meter < fact.c.meter),
-            ),
-        ),
-    )
-    counts = case((fact.c.entry.in_((USAGE, ESTIMATE)), fact.c.request_id))
-    device = case((is_first, func.coalesce(_Q.c.device_ns, 0)), else_=0)
+    counts = case((_is_first(fact, ESTIMATE, USAGE), 1), else_=0)
+    device = case((_is_first(fact, USAGE), func.coalesce(_Q.c.device_ns, 0)), else_=0)
     query = (
         select(
             *(key.label(name) for name, key in keys.items()),
             func.sum(fact.c.tokens),
             func.sum(fact.c.nano_usd),
-            func.count(counts.distinct()),
+            func.sum(counts),
             func.sum(device),
         )
         .select_from(fact)
@@ -125,3 +117,27 @@ def page(
         for row in found[:PAGE]
     ]
     return lines, tuple(found[PAGE - 1][: len(keys)]) if len(found) > PAGE else None
+
+
+def _is_first(fact: Subquery, *entries: str) -> ColumnElement[bool]:
+    """The first line that its request has among these entries, in their order, wherever the others count."""
+    earlier = tuple_(*_order(_EARLIER.c, entries)) < tuple_(*_order(fact.c, entries))
+    return and_(
+        fact.c.entry.in_(entries),
+        ~exists().where(
+            _EARLIER.c.request_id == fact.c.request_id, _EARLIER.c.entry.in_(entries), earlier
+        ),
+    )
+
+
+def _order(columns: Any, entries: Sequence[str]) -> Iterator[ColumnElement[Any]]:
+    yield _rank(columns.entry, entries)
+    yield columns.attempt
+    yield _rank(columns.meter, [meter.value for meter in Meter])
+    yield columns.meter
+
+
+def _rank(column: ColumnElement[str], values: Sequence[str]) -> ColumnElement[int]:
+    return case(
+        *((column == value, place) for place, value in enumerate(values)), else_=len(values)
+    )
