@@ -87,8 +87,8 @@ def state_of(period: Month, closed_until_ms: int, now_ms: int) -> State:
 def hurdle(
     period: Month, closed_until_ms: int, now_ms: int, oldest_open_ms: int | None
 ) -> Hurdle | None:
-    """None: it may be closed.  `oldest_open_ms`: the first instant not yet closed at which anything
-    stands; a month before this one must be closed before it."""
+    """None: it may be closed.  `oldest_open_ms`: the first instant that is to be closed; a month before this
+    one must be closed before it."""
     if period.end_ms <= closed_until_ms:
         return Hurdle.CLOSED
     if now_ms < period.end_ms:

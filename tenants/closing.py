@@ -37,8 +37,8 @@ from tenants.postings import SPEND
 
 PAGE = 5000
 """Rows read at once."""
-FORM = "lockgate-period-1"
-"""How rows are written for the hash: one JSON array a line, entries before usage lines."""
+FORM = "lockgate-period-2"
+"""How a month is written for the hash: this, its name, and one JSON array a line, entries before usage lines."""
 
 _P, _G = schema.period, schema.period_gate
 _L, _E = schema.ledger_entry, schema.usage_event
@@ -86,12 +86,16 @@ Page = tuple[int, Sequence[Sequence[Any]], Place | None]
 
 @dataclass(slots=True)
 class Seal:
-    """The hash of a month, taken page by page."""
+    """The hash of the month of this name, taken page by page."""
 
+    name: str
     entries: int = 0
     lines: int = 0
     spend_nano_usd: int = 0
-    _hash: Any = field(default_factory=lambda: hashlib.sha256(FORM.encode() + b"\n"), repr=False)
+    _hash: Any = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._hash = hashlib.sha256(f"{FORM}\n{self.name}\n".encode())
 
     def take(self, part: int, rows: Sequence[Sequence[Any]]) -> None:
         for row in rows:
@@ -110,13 +114,12 @@ class Seal:
 
 
 def oldest_open_ms(conn: Connection) -> int | None:
-    """The first instant behind the gate at which anything stands."""
-    until_ms = closed_until(conn)
+    """Where the next month to be closed begins: at the gate, so that no month behind it is without its own
+    hash; where none was closed yet, at the first instant at which anything stands."""
+    if until_ms := closed_until(conn):
+        return until_ms
     firsts = (
-        conn.execute(
-            select(func.min(table.c.effective_ms)).where(table.c.effective_ms >= until_ms)
-        ).scalar_one()
-        for table in (_L, _E)
+        conn.execute(select(func.min(table.c.effective_ms))).scalar_one() for table in (_L, _E)
     )
     return min((first for first in firsts if first is not None), default=None)
 

@@ -134,7 +134,7 @@ class Finance:
 
     async def count(self, period: Month) -> Seal:
         """The hash and sums of a month as its rows are now."""
-        seal, place = Seal(), Place()
+        seal, place = Seal(period.name), Place()
         while True:
             part, rows, onwards = await self._store.read(partial(_page, period=period, place=place))
             seal.take(part, rows)

@@ -122,7 +122,8 @@ def _too_early(month: periods.Month, found: CannotClose) -> ApiError:
         Hurdle.LATE_USAGE: f"Late usage still enters {month.name}. It can be closed from "
         f"{views.when(month.closable_ms)} on.",
         Hurdle.CLOSED: f"{month.name} is closed already.",
-        Hurdle.EARLIER: f"{earlier} is open still. Months are closed in order.",
+        Hurdle.EARLIER: f"{earlier} is open still, and months are closed in order, each with its own hash. "
+        f"'lockgate usage close --period {earlier}' first.",
     }[found.why]
     return ApiError(409, "invalid_request_error", f"period_{found.why.value}", says)
 

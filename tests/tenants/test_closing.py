@@ -45,7 +45,7 @@ async def seen(finance: Finance, *by: str, **of: int) -> list[dict[str, Any]]:
 async def by_hand(finance: Finance) -> str:
     """The hash of October, from the file, as the README of this room says it is taken."""
     within = f"WHERE effective_ms >= {OCTOBER.start_ms} AND effective_ms < {OCTOBER.end_ms} "
-    lines = ["lockgate-period-1"]
+    lines = ["lockgate-period-2", "2026-10"]
     order = "ORDER BY effective_ms, transfer_id"
     for row in await rows(finance, f"SELECT * FROM ledger_entry {within} {order}"):
         names = "effective_ms transfer_id request_id tenant kind debit credit amount at_ms"
@@ -206,6 +206,33 @@ def test_a_month_of_nothing_has_a_hash_too() -> None:
         with folder() as where, house(clock, where / "x.db") as (_, finance):
             closed = await finance.close(OCTOBER, actor="a", reason="r")
             assert (closed.entries, closed.lines, closed.spend_nano_usd) == (0, 0, 0)
-            assert closed.sha256 == hashlib.sha256(b"lockgate-period-1\n").hexdigest()
+            assert closed.sha256 == hashlib.sha256(b"lockgate-period-2\n2026-10\n").hexdigest()
+            clock.ms = NOVEMBER.end_ms + CLOSING_MS
+            assert (await finance.close(NOVEMBER, actor="a", reason="r")).sha256 != closed.sha256
+
+    run(test)
+
+
+def test_every_closed_month_has_a_hash_of_its_own() -> None:
+    """Nothing stands in the months between, and each is closed all the same."""
+
+    async def test() -> None:
+        clock = Clock(CLOSABLE)
+        early = month("2026-06")
+        with folder() as where, house(clock, where / "x.db") as (_, finance):
+            await finance.close(early, actor="a", reason="r")
+            for name in ("2026-07", "2026-08", "2026-09"):
+                with pytest.raises(CannotClose) as told:
+                    await finance.close(OCTOBER, actor="a", reason="r")
+                assert (told.value.why, told.value.earliest) == (Hurdle.EARLIER, month(name))
+                await finance.close(month(name), actor="a", reason="r")
+            await finance.close(OCTOBER, actor="a", reason="r")
+            listed = await finance.periods()
+            assert listed[0][0] == early
+            hashes = {shut.sha256 for _, state, shut in listed if state is State.CLOSED and shut}
+            assert len(hashes) == len(listed) - 1 == 5
+            for each, state, _ in listed[:-1]:
+                assert state is State.CLOSED
+                assert await finance.verify(each) is not None
 
     run(test)
