@@ -62,6 +62,10 @@ class Finance:
                 return
             after = found.next
 
+    async def knows(self, tenant: str) -> bool:
+        """Whether anything of it stands in the book, though it may be configured no more."""
+        return await self._store.read(lambda conn: reports.knows(conn, tenant))
+
     async def spend(self, of: Slice) -> int:
         return await self._store.read(
             lambda conn: reports.spend(

@@ -51,7 +51,7 @@ async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
 
 async def _asked(call: Call) -> Export:
     asked = query(call.scope, NAMES)
-    tenant = readable(call, asked)
+    tenant = await readable(call, asked)
     if "period" not in asked:
         raise invalid("Name the month: ?period=2026-10", param="period")
     month = period(asked["period"])

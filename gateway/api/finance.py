@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gateway import finance_views, views
-from gateway.api.admin import FOR_EVER_MS, Note, permit
+from gateway.api.admin import FOR_EVER_MS, Note, knowing, permit
 from gateway.api.admin_call import Call
 from gateway.api.wire import query
 from gateway.errors import ApiError, invalid, not_found
@@ -33,7 +33,7 @@ async def usage(call: Call) -> object:
         raise invalid("'by' is a list of: " + ", ".join(COLUMNS) + ".", param="by")
     question = Asked(
         by=by,
-        of=slice_of(call, asked),
+        of=await slice_of(call, asked),
         after=finance_views.place_of(asked.get("page")),
         most=number(asked, "limit", LIMIT_DEFAULT, LIMIT_MAX),
     )
@@ -44,7 +44,7 @@ async def usage(call: Call) -> object:
     return finance_views.usage_view(found, total, by, cost=access.may_read_cost(call.who))
 
 
-def slice_of(call: Call, asked: Mapping[str, str]) -> Slice:
+async def slice_of(call: Call, asked: Mapping[str, str]) -> Slice:
     """The tenant, time and filters of a query, within what the caller may read.  An empty filter means
     those without one."""
     from_ms = views.instant_ms(asked.get("from"), "from", 0)
@@ -54,15 +54,19 @@ def slice_of(call: Call, asked: Mapping[str, str]) -> Slice:
     return Slice(
         from_ms=from_ms,
         to_ms=to_ms,
-        tenant=readable(call, asked),
+        tenant=await readable(call, asked),
         where={name: (asked[name] or None,) for name in sorted(NARROWED & set(asked))},
     )
 
 
-def readable(call: Call, asked: Mapping[str, str]) -> str | None:
-    """Whose money is looked at; None: everybody's."""
+async def readable(call: Call, asked: Mapping[str, str]) -> str | None:
+    """Whose money is looked at; None: everybody's.  A name that is nobody's is 404, since it would look like
+    a tenant that used nothing; one that is configured no more and stands in the book is somebody's."""
     tenant = asked.get("tenant") or call.who.tenant
     permit(access.may_read_usage(call.who, tenant))
+    known = tenant is None or tenant in call.house.directory.tenants()
+    if tenant is not None and not (known or await call.house.finance.knows(tenant)):
+        knowing(call, tenant)  # says so
     return tenant
 
 
@@ -86,7 +90,7 @@ async def reconcile(call: Call) -> object:
     """Whether the book agrees with itself; of all tenants, so the operator's."""
     asked = query(call.scope, frozenset({"from", "to"}))
     permit(access.may_read_usage(call.who, None))
-    of = slice_of(call, asked)
+    of = await slice_of(call, asked)
     return finance_views.reconciliation_view(await call.house.finance.reconcile(of))
 
 

@@ -230,7 +230,7 @@ async def _rows(
     of = Slice(
         from_ms=buckets.from_s * SECOND_MS,
         to_ms=buckets.to_s * SECOND_MS,
-        tenant=readable(call, single),
+        tenant=await readable(call, single),
         where={column: tuple(asked[name]) for name, column in NARROWED.items() if name in asked},
     )
     names = dict.fromkeys(part for name in by for part in DIMENSIONS.get(name, (name,)))

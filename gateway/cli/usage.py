@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -113,7 +114,10 @@ def export(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Write a month as FOCUS rows, with a manifest: rows, totals, SHA-256, versions of prices and rules."""
+    """Write a month as FOCUS rows, with a manifest: rows, totals, SHA-256, versions of prices and rules.
+
+    A month that is not closed is written as of a minute ago; what ended later is in the next export.
+    """
     server = connect(admin_url, token, state_dir)
     asked: dict[str, object] = {
         "period": period,
@@ -128,7 +132,7 @@ def export(
     manifest = _manifest(found)
     out.mkdir(parents=True, exist_ok=True)
     target = out / manifest.files[0].name
-    as_of = {"as_of_ms": found.get("as_of_ms")}
+    as_of = {"as_of_ms": manifest.as_of_ms}
     _fetched(server, {**asked, **as_of}, target, manifest.files[0])
     beside = target.with_name(target.name + ".manifest.json")
     _put(beside, msgspec.json.format(msgspec.json.encode(found), indent=2))
@@ -139,6 +143,9 @@ def export(
             f"{target}: {manifest.rows:,} rows, {manifest.totals['BilledCost']} USD, {manifest.state}."
         )
         say(f"{beside}: what it holds, and its SHA-256.")
+        if manifest.as_of_ms is not None:
+            at = datetime.fromtimestamp(manifest.as_of_ms // 1000, UTC)
+            say(f"As of {at:%Y-%m-%d %H:%M:%S} UTC; what ended later is in the next export.")
     if not manifest.agrees:
         raise Refusal(
             "These rows do not come to what the ledger holds. Run 'lockgate usage reconcile'."
@@ -156,6 +163,7 @@ class _Manifest(msgspec.Struct, frozen=True):
     rows: int
     agrees: bool
     totals: dict[str, str]
+    as_of_ms: Annotated[int, msgspec.Meta(ge=0, lt=253_402_300_800_000)] | None
     files: tuple[_File]
 
 
@@ -220,6 +228,11 @@ def reconcile(
     as_json: Json = False,
 ) -> None:
     """Check that the book agrees with itself, and an invoice with it.  Exit code 0 only if all does."""
+    if tenant is not None and invoice is None:
+        raise Refusal(
+            "--tenant says whose --invoice it is; without one, the book is checked for everybody.",
+            exit_code=2,
+        )
     billed = None if invoice is None else read_invoice(invoice)
     server = connect(admin_url, token, state_dir)
     within = {"from": since, "to": until}

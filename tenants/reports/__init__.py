@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tenants.reports.cuts import Asked, Cut, UsageRow, cut, total, usage_rows
 from tenants.reports.explained import Explanation, explain
-from tenants.reports.facts import COLUMNS, FILTERS, spend
+from tenants.reports.facts import COLUMNS, FILTERS, knows, spend
 
 __all__ = [
     "COLUMNS",
@@ -18,6 +18,7 @@ __all__ = [
     "UsageRow",
     "cut",
     "explain",
+    "knows",
     "spend",
     "total",
     "usage_rows",

@@ -187,6 +187,12 @@ def _number(value: int) -> ColumnElement[int]:
     return literal_column(str(value), BigInteger)
 
 
+def knows(conn: Connection, tenant: str) -> bool:
+    """Whether anything of it stands in the book, though it may be configured no more."""
+    places = (select(literal(1)).where(table.c.tenant == tenant).limit(1) for table in (_R, _L))
+    return any(conn.execute(query).first() is not None for query in places)
+
+
 def spend(
     conn: Connection,
     *,

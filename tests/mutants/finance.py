@@ -134,8 +134,8 @@ MUTANTS = (
         "organization_shows_everybodys",
         "M13",
         "gateway/api/organization.py",
-        "        tenant=readable(call, single),\n",
-        "        tenant=readable(call, single) and None,\n",
+        "        tenant=await readable(call, single),\n",
+        "        tenant=await readable(call, single) and None,\n",
         "tests/gateway/test_organization.py::test_a_tenant_sees_itself_whatever_it_asks_for",
     ),
     Mutant(
