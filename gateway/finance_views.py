@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from gateway.api.wire import check_line
 from gateway.errors import invalid
 from gateway.views import usd, when
 from tenants.finance import Closed, Month, Reconciliation, Seal, State
@@ -98,9 +99,13 @@ def place_of(page: str | None) -> Place | None:
         return None
     try:
         raw = base64.urlsafe_b64decode(page[:PAGE_CHARS_MAX] + "=" * (-len(page) % 4))
-        return tuple(msgspec.json.decode(raw, type=list[str | int | None]))
+        place = tuple(msgspec.json.decode(raw, type=list[str | int | None]))
     except (binascii.Error, ValueError, msgspec.MsgspecError, RecursionError) as why:
         raise invalid("'page' is not one that 'next_page' told.", param="page") from why
+    for each in place:
+        if isinstance(each, str):
+            check_line(each, "page")
+    return place
 
 
 def periods_view(

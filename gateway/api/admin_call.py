@@ -5,7 +5,7 @@ The endpoints themselves are `admin`.  Errors are RFC 9457 problems (`problems`)
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway import strict_json
 from gateway.api.endpoint import Arrival, Entry
-from gateway.api.wire import json_bytes
+from gateway.api.wire import check_line, json_bytes
 from gateway.errors import from_deny, invalid, unavailable
 from gateway.house import House
 from gateway.identify import identify, request_id, route_name
@@ -48,9 +48,8 @@ class Call:
     def decode(self, kind: type[T]) -> T:
         asked = strict_json.decode(self.body or b"{}", kind)
         for param, value in msgspec.structs.asdict(asked).items():
-            for text in value if isinstance(value, list) else [value]:
-                if isinstance(text, str):
-                    _check_text(text, param)
+            for text in _texts(value):
+                _check_text(text, param)
         return asked
 
     async def record(
@@ -164,14 +163,29 @@ class Route:
 METRICS_TEXT = "text/plain; version=1.0.0; charset=utf-8"
 
 
+def _texts(value: object) -> Iterator[str]:
+    """However deep they lie."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, msgspec.Struct):
+        yield from _texts(msgspec.structs.astuple(value))
+
+
 def _check_text(text: str, param: str) -> None:
-    """What is kept and shown for years is no credential, and a name is a name.  Raises ApiError 400."""
+    """What is kept and shown for years is no credential and one line, and a name is a name.  Raises
+    ApiError 400."""
     if names_credential(text):
         raise invalid(
             f"{param}: this is a credential, which is kept nowhere. Send the id of a key (the part "
             "after 'lg_'), the jti of a token, or a name.",
             param=param,
         )
+    check_line(text, param)
     if param != "reason" and not (text.isprintable() and text == text.strip()):
         raise invalid(
             f"{param}: expected printable characters, and no space at either end.", param=param

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -11,6 +12,8 @@ from gateway.errors import invalid
 from gateway.quoting import fit
 
 VALUES_MAX = 500
+_NO_TEXT = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Control characters, halves of surrogates, ends of lines and of paragraphs (Unicode's categories)."""
 
 
 def json_bytes(value: object) -> bytes:
@@ -23,6 +26,13 @@ def path_value(scope: Scope, prefix: str) -> str:
     assert isinstance(path, str)
     assert path.startswith(prefix)
     return path[len(prefix) :]
+
+
+def check_line(text: str, param: str) -> None:
+    """Whatever a client names or notes is one line of text: a database need not keep a NUL (PostgreSQL does
+    not), and nobody looks for what they cannot see.  Raises ApiError 400."""
+    if not text.isprintable() and any(unicodedata.category(c) in _NO_TEXT for c in text):
+        raise invalid(f"{fit(param)}: expected one line without control characters.", param=param)
 
 
 def query_lists(scope: Scope, one: frozenset[str], many: frozenset[str]) -> dict[str, list[str]]:
@@ -47,6 +57,7 @@ def query_lists(scope: Scope, one: frozenset[str], many: frozenset[str]) -> dict
             )
         if name in found and name in one:
             raise invalid(f"The query names '{name}' twice.", param=name)
+        check_line(value, name)
         found.setdefault(name, []).append(value)
     return found
 
@@ -70,5 +81,6 @@ def query(scope: Scope, allowed: frozenset[str]) -> dict[str, str]:
             )
         if name in found:
             raise invalid(f"The query names '{name}' twice.", param=name)
+        check_line(value, name)
         found[name] = value
     return found

@@ -172,6 +172,7 @@ async def inhouse(
     classes: tuple[ServiceClass, ...] = CLASSES,
     caches: Mapping[str, CacheTerms] = CACHES,
     tempo: Tempo | None = None,
+    database_url: str | None = None,
 ) -> AsyncIterator[Inhouse]:
     import time
 
@@ -190,7 +191,7 @@ async def inhouse(
             [folder / "audit"], keys=AuditKeys.of(keyring), clock_ms=clock.wall_ms
         )
         stack.push_async_callback(audit.aclose)
-        store = Store.open(f"sqlite:///{folder}/lockgate.db")
+        store = Store.open(database_url or f"sqlite:///{folder}/lockgate.db")
         stack.push_async_callback(asyncio.to_thread, store.close)
         owner = f"test-{token_hex(4)}"
         book = Book(
