@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -19,11 +20,13 @@ from gateway.service_classes import terms_view
 from policies import access
 from policies.facts import Credential, CredentialKind, Limits, Principal
 from policies.price import Charge, Meter
+from security.authenticate import KEY_ISSUER
 from tenants.book import Balance, Explanation, mode_of
 from tenants.directory import BudgetTarget, KeyRecord
 from tenants.scopes import account_of, budget_accounts, dimensions, scope_limits
 
 NANO = Decimal(10) ** 9
+UNSPENT = "It holds at each issuer by itself, and at none has a user of this name spent anything under it."
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNRECORDED = {"HELD": "running", "VOIDED": "not_started"}
 """What became of a request that left no word of its own; else the server stopped under it."""
@@ -238,27 +241,45 @@ def key_view(key: KeyRecord) -> dict[str, object]:
     }
 
 
-async def budgets_view(house: House, tenant: str | None) -> list[dict[str, object]]:
-    """Every budget that stands, of one tenant or of all, with what is spent and held.  A user's
-    budget that holds at every issuer is many accounts, and shows its limit alone."""
+async def issuers_of(house: House, at: BudgetTarget, *, configured: bool) -> list[str]:
+    """At which a budget without an issuer is kept: those where a user of this name has spent or has a key,
+    and, for who may know them, the configured ones; less those that have a budget of their own."""
+    known = {*await house.book.issuers(at.tenant, at.name)}
+    if any(key.user == at.name for key in house.directory.list_keys(at.tenant)):
+        known.add(KEY_ISSUER)
+    known.update(house.authenticator.issuers if configured else ())
+    own = house.directory.budgets(at.tenant)
+    return sorted(each for each in known if replace(at, issuer=each) not in own)
+
+
+async def budgets_view(
+    house: House, tenant: str | None, *, configured: bool
+) -> list[dict[str, object]]:
+    """Every budget that stands, of one tenant or of all, with what is spent and held.  A user's budget
+    that holds at every issuer is many accounts, and so as many rows."""
     names = (tenant,) if tenant is not None else tuple(house.directory.tenants())
     rows: list[dict[str, object]] = []
     for name in names:
         for at, budget in house.directory.budgets(name).items():
-            account = account_of(at.scope, at.tenant, at.issuer, at.name, budget)
             row: dict[str, object] = {"tenant": at.tenant, "scope": at.scope, "name": at.name}
-            if account is None:
+            where = [at.issuer]
+            if at.scope == "user" and not at.issuer:
+                where = await issuers_of(house, at, configured=configured)
+            for issuer in where:
+                account = account_of(at.scope, at.tenant, issuer, at.name, budget)
+                assert account is not None
+                (balance,) = await house.book.balances((account,))
+                rows.append({**row, "issuer": issuer or None, **balance_view(balance)})
+            if not where:
                 what = {"window": budget.window, "hard": budget.hard, "mode": mode_of(budget)}
-                rows.append({**row, **what, "limit_usd": usd(budget.limit_nano_usd)})
-                continue
-            (balance,) = await house.book.balances((account,))
-            rows.append({**row, **balance_view(balance)})
+                limit = {"limit_usd": usd(budget.limit_nano_usd), "note": UNSPENT}
+                rows.append({**row, "issuer": None, **what, **limit})
     return rows
 
 
-def target(tenant: str, scope: str, name: str | None) -> BudgetTarget:
+def target(tenant: str, scope: str, name: str | None, issuer: str | None = None) -> BudgetTarget:
     """The tenant's own budget names nobody; what a client sends beside it is its own name."""
-    return BudgetTarget(tenant, scope, "" if scope == "tenant" else (name or ""))
+    return BudgetTarget(tenant, scope, "" if scope == "tenant" else (name or ""), issuer or "")
 
 
 async def status_view(house: House, *, pid: int) -> dict[str, object]:

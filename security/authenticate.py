@@ -123,6 +123,11 @@ class Authenticator:
             raise ValueError("; ".join(wrong))
         self._rules = {rule.issuer: (rule, source) for rule, source in rules}
 
+    @property
+    def issuers(self) -> tuple[str, ...]:
+        """Those that are configured."""
+        return tuple(self._rules)
+
     async def authenticate(
         self, headers: Sequence[tuple[bytes, bytes]], query_string: bytes = b""
     ) -> Principal:

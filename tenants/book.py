@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError
 from policies import price as pricing
 from policies.facts import Budget, Meters, Price
 from policies.verdict import Allow, Deny
-from tenants import adjustments, leases, ledger, outbox, prices, reports, usage, windows
+from tenants import accounts, adjustments, leases, ledger, outbox, prices, reports, usage, windows
 from tenants.adjustments import AdjustAsk, Adjusted, Adjustment
 from tenants.asks import (
     LEASE_S,
@@ -306,6 +306,10 @@ class Book:
             return tuple(_balance(windows.peek(conn, account, now_s)) for account in wanted)
 
         return await self._store.read(op)
+
+    async def issuers(self, tenant: str, user: str) -> tuple[str, ...]:
+        """At which a user of this name has an account."""
+        return await self._store.read(lambda conn: accounts.issuers(conn, tenant, user))
 
     async def usage(
         self,

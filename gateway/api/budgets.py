@@ -6,6 +6,7 @@ What is given is given once: `id` names it, and asked again it is answered as be
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -42,6 +43,7 @@ class BudgetAsk(msgspec.Struct, forbid_unknown_fields=True):
     usd: Usd
     scope: Id = "tenant"
     id: Id | None = None
+    issuer: Id | None = None
     window: Id = "calendar_month"
     zone: Id = "UTC"
     hard: bool = True
@@ -68,13 +70,14 @@ async def set_budget(call: Call) -> object:
         notify_at=tuple(ask.notify_at or ()),
     )
     await directory.set_budget(
-        views.target(ask.tenant, ask.scope, ask.id),
+        views.target(ask.tenant, ask.scope, ask.id, ask.issuer),
         budget,
         reason=ask.reason or "",
         actor=call.actor,
     )
     await call.record("budget.set", tenant=ask.tenant, target=ask.scope, reason=None)
-    return {"tenant": ask.tenant, "scope": ask.scope, "id": ask.id, "limit_usd": ask.usd}
+    set_ = {"tenant": ask.tenant, "scope": ask.scope, "id": ask.id, "limit_usd": ask.usd}
+    return set_ if ask.issuer is None else set_ | {"issuer": ask.issuer}
 
 
 async def budgets(call: Call) -> object:
@@ -83,7 +86,9 @@ async def budgets(call: Call) -> object:
     permit(access.may_read_usage(call.who, tenant))
     if tenant is not None:
         knowing(call, tenant)
-    return {"budgets": await views.budgets_view(call.house, tenant)}
+    # Which issuers there are is not told to tenants: they may be other customers'.
+    configured = access.may_read_usage(call.who, None)
+    return {"budgets": await views.budgets_view(call.house, tenant, configured=configured)}
 
 
 class TopUpAsk(msgspec.Struct, forbid_unknown_fields=True):
@@ -117,10 +122,27 @@ async def top_up(call: Call) -> object:
     """Room in one budget, in the window of now."""
     permit(access.may_adjust(call.who))
     ask = call.decode(TopUpAsk)
-    at = views.target(ask.tenant, ask.scope, ask.name)
-    named = BudgetTarget(at.tenant, at.scope, at.name, ask.issuer or "")
-    budget = knowing(call, ask.tenant).budget_of(named)
+    at = views.target(ask.tenant, ask.scope, ask.name, ask.issuer)
+    directory = knowing(call, ask.tenant)
+    if at.scope == "user" and not at.issuer:
+        await _name_the_issuer(call, at, directory.budgets(ask.tenant))
+    budget = directory.budget_of(at)
     return await _adjust(call, Kind.TOP_UP, ask, budget=budget)
+
+
+async def _name_the_issuer(call: Call, at: BudgetTarget, budgets: Iterable[BudgetTarget]) -> None:
+    """Raises ApiError 400 where there are budgets of this name: they are kept by issuer."""
+    theirs = {each.issuer for each in budgets if (each.scope, each.name) == (at.scope, at.name)}
+    if not theirs:
+        return
+    if "" in theirs:
+        theirs.update(await views.issuers_of(call.house, at, configured=True))
+    raise invalid(
+        "Name the issuer too (--issuer): users of one name at two issuers are two people. There are: "
+        + ", ".join(sorted(theirs - {""}))
+        + ".",
+        param="issuer",
+    )
 
 
 async def credit(call: Call) -> object:

@@ -19,6 +19,10 @@ budgets = typer.Typer()
 Tenant = Annotated[str, typer.Option(help="Whose.")]
 Project = Annotated[str | None, typer.Option(help="Of this project only.")]
 User = Annotated[str | None, typer.Option(help="Of this user only.")]
+Issuer = Annotated[
+    str | None,
+    typer.Option(help="The user's identity provider; without it, at each of them by itself."),
+]
 Key = Annotated[str | None, typer.Option(help="Of this API key only, by id.")]
 Amount = Annotated[str, typer.Option(help='US dollars, such as "50.00".')]
 Once = Annotated[
@@ -37,6 +41,7 @@ def set_budget(
     reason: Reason,
     project: Project = None,
     user: User = None,
+    issuer: Issuer = None,
     key: Key = None,
     window: Annotated[Window, typer.Option(help="When it starts anew.")] = Window.CALENDAR_MONTH,
     zone: Annotated[str, typer.Option(help="Whose calendar.")] = "UTC",
@@ -72,12 +77,14 @@ def set_budget(
     }
     body |= {"hard": False, "mode": "shadow"} if shadow else {}
     body |= {"notify_at": sorted(notify_at)} if notify_at else {}
+    body |= {} if issuer is None else {"issuer": issuer}
     done = server.post("/v1/admin/budgets", body)
     if as_json:
         document(done)
     else:
         kind = "Shadow budget" if shadow else "Soft budget" if soft else "Budget"
-        say(f"{kind} of {scope} {name}: {amount} USD per {window.value} ({calendar}).")
+        whose = f"{scope} {name}" if issuer is None else f"{scope} {name} of {issuer}"
+        say(f"{kind} of {whose}: {amount} USD per {window.value} ({calendar}).")
 
 
 @budgets.command("show")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from policies.facts import Budget
-from tests.gateway.inhouse import PLAN, Inhouse
+from security.authenticate import KEY_ISSUER
+from tests.gateway.inhouse import PLAN, Caller, Inhouse
 from tests.gateway.test_admin import ISSUER, problem
 from tests.gateway.test_line import lived
 
@@ -114,5 +116,45 @@ def test_a_users_budget_at_every_issuer_is_topped_up_for_one_person(tmp_path: Pa
         for issuer, status in (("https://else/", 429), (ISSUER, 200)):
             assert (await home.operator().post(UP, {**more, "issuer": issuer})).status == 200
             assert (await home.caller().chat()).status == status
+
+    lived(tmp_path, story)
+
+
+def test_a_users_budget_shows_each_account_that_it_is(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        operator, finance = home.operator(), home.operator("acme/finance")
+
+        async def shown(by: Caller) -> dict[object, dict[str, object]]:
+            rows = (await by.get("/v1/admin/budgets", "tenant=acme")).json()["budgets"]
+            return {row["issuer"]: row for row in rows if row["scope"] == "user"}
+
+        user: Body = {"tenant": "acme", "usd": "1", "scope": "user", "id": "alice"}
+        assert (await operator.post("/v1/admin/budgets", user)).status == 200
+        assert (await shown(operator)).keys() == {ISSUER}
+        ((none, row),) = (await shown(finance)).items()
+        assert none is None
+        assert "at none has a user of this name spent" in str(row["note"])
+        key = (await operator.post("/v1/admin/keys", {"tenant": "acme", "user": "alice"})).json()
+        assert (await home.caller().chat()).status == 200
+        assert (await Caller(home.public, key["secret"]).chat()).status == 200
+        for by in (operator, finance):
+            found = await shown(by)
+            assert found.keys() == {ISSUER, KEY_ISSUER}
+            for row in found.values():
+                assert row["limit_usd"] == "1.000000000"
+                assert row["held_usd"] == "0.000000000"
+                assert (
+                    0 < Fraction(str(row["spent_usd"])) == 1 - Fraction(str(row["remaining_usd"]))
+                )
+        more: Body = {"tenant": "acme", "usd": "1", "reason": "r", "scope": "user", "name": "alice"}
+        told = problem(await operator.post(UP, more), 400)
+        assert told["param"] == "issuer"
+        assert f"--issuer): users of one name at two issuers are two people. There are: {ISSUER}, {KEY_ISSUER}." in str(told["detail"])  # fmt: skip
+        set_ = await operator.post("/v1/admin/budgets", {**user, "usd": "2", "issuer": ISSUER})
+        assert set_.json()["issuer"] == ISSUER
+        limits = {issuer: row["limit_usd"] for issuer, row in (await shown(operator)).items()}
+        assert limits == {ISSUER: "2.000000000", KEY_ISSUER: "1.000000000"}
+        wrong: Body = {"tenant": "acme", "usd": "1", "issuer": ISSUER}
+        assert "issuer" in problem(await operator.post("/v1/admin/budgets", wrong), 400)["detail"]  # type: ignore[operator]
 
     lived(tmp_path, story)

@@ -135,6 +135,14 @@ def test_a_key_expires_when_told(admin: Fake, monkeypatch: pytest.MonkeyPatch) -
             },
         ),
         (
+            "budget set --tenant acme --user al --issuer i --usd 5 --reason r",
+            "POST /v1/admin/budgets",
+            {
+                "tenant": "acme", "scope": "user", "id": "al", "issuer": "i", "usd": "5.00",
+                "window": "calendar_month", "zone": "UTC", "hard": True, "reason": "r",
+            },
+        ),
+        (
             "budget set --tenant acme --usd 0.000000001 --reason r",
             "POST /v1/admin/budgets",
             {
