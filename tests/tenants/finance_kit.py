@@ -56,6 +56,11 @@ STORIES = st.lists(
 )
 
 
+def priced(price: Price, model: str) -> Price:
+    """A price is of one model, and its id with it."""
+    return replace(price, id=price.id.replace(price.model, model, 1), model=model)
+
+
 async def lived(book: Book, clock: Clock, stories: Iterable[Story]) -> None:
     """Each held for at most what it uses, so that settlements stay within their reservation."""
     for number, story in enumerate(stories):
@@ -63,9 +68,8 @@ async def lived(book: Book, clock: Clock, stories: Iterable[Story]) -> None:
         dims, of = PEOPLE[story.who], f"r{number}"
         meters = story.meters
         prompt = meters.input + meters.cached_input + meters.cache_write
-        asked = ask(
-            of, prompt=prompt, out=max(1, meters.output), dims=dims, price=PRICES[story.price]
-        )
+        price = priced(PRICES[story.price], dims.model)
+        asked = ask(of, prompt=prompt, out=max(1, meters.output), dims=dims, price=price)
         await book.hold(asked)
         if story.fate == "settle":
             await book.settle(of, meters, record(of, dims, device_ns=7))
