@@ -557,10 +557,34 @@ MUTANTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     _a_group_is_decided_by_what_was_read,
     _the_policy_lets_everything_through,
     _void_keeps_the_hold,
-    _reserves_too_little,
     _recovery_forgets_the_dispatched,
     _estimates_are_not_reversed,
 )
+
+
+def all_from_the_cache() -> None:
+    """The dearest way to use what was reserved, where reading costs more than computing."""
+    machine = Book()
+    asked = ask("r1", *machine.budgets(DIMS), prompt=100, out=50, price=ODD)
+    used = SettleAsk("r1", Meters(cached_input=100, output=50))
+    try:
+        held, settled = machine.backend.commit(
+            lambda conn: ledger.turn(conn, [asked, used], owner="p1", now_ms=NOON_MS)
+        )
+        assert isinstance(held, Allow)
+        assert not settled.alarm
+        assert settled.charge == charge(ODD, used.meters)
+    finally:
+        machine.backend.close()
+        shutil.rmtree(machine.folder)
+
+
+def test_what_is_reserved_covers_the_dearest_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too seldom drawn to be left to the machine."""
+    all_from_the_cache()
+    _reserves_too_little(monkeypatch)
+    with pytest.raises(AssertionError):
+        all_from_the_cache()
 
 
 @pytest.mark.slow
