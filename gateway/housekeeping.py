@@ -69,10 +69,14 @@ async def settle(house: House) -> None:
     await write(house, confirmed(house, await house.registered.sweep()))
 
 
-async def sweep_book(house: House) -> None:
-    """First what was used while the store was away: else its leases would lapse as if nobody knew."""
+async def catch_up(house: House) -> None:
+    """What was used while the store was away; before the sweep, else its leases would lapse as if nobody
+    knew.  Apart from it, so that an end that cannot be booked keeps no other's hold."""
     while booked := await house.book.book_journal():
         house.log("book.caught_up", count=booked)
+
+
+async def sweep_book(house: House) -> None:
     swept = await house.book.sweep()
     if swept.expired or swept.voided:
         house.log("book.swept", voided_count=len(swept.voided), expired_count=len(swept.expired))

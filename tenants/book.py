@@ -169,21 +169,24 @@ class Book:
 
     async def book_journal(self) -> int:
         """What waits in the journal goes to the store, in order.  Returns how many ends that were; call
-        again while it returns any.  StoreUnavailable: it waits on."""
+        again while it returns any.  Raises what kept the first of the others: they wait on."""
         waiting = self._journal.waiting[:CAUGHT_UP_MOST]
         answers = await asyncio.gather(
             *(self._store.ask(self._turn, end) for end in waiting), return_exceptions=True
         )
-        taken = 0
-        for answer in answers:
-            if isinstance(answer, StoreUnavailable):
-                break
-            taken += 1  # a BookFault too: told again, it would be one again
+        # A BookFault is taken too: told again, it would be one again.  Whatever else was raised leaves the
+        # end where it is: what was used is not dropped because nobody foresaw what would come of it.
+        failed = [
+            isinstance(each, BaseException) and not isinstance(each, BookFault) for each in answers
+        ]
+        taken = failed.index(True) if any(failed) else len(answers)
         if taken:
             await self._journal.taken(taken)
         if taken < len(waiting):
-            self._away = True
-            raise StoreUnavailable(f"{len(waiting) - taken} ends wait for the store")
+            why = answers[taken]
+            assert isinstance(why, BaseException)
+            self._away = isinstance(why, StoreUnavailable)
+            raise why
         return taken
 
     @property
@@ -290,8 +293,10 @@ class Book:
         return [ClaimLost() if is_none else next(answers) for is_none in none]
 
     def _undo(self, request_id: str) -> None:
-        """After the hold that may still be on its way, since what waits is done in order."""
-        with contextlib.suppress(StoreUnavailable):  # then its lease ends it
+        """After the hold that may still be on its way, since what waits is done in order; and once more
+        by the next sweep, since nobody hears whether this was done."""
+        self._doubtful.add(request_id)
+        with contextlib.suppress(StoreUnavailable):
             self._store.ask_soon(self._turn, VoidAsk(request_id))
 
     async def open_holds(self) -> int:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import Connection
@@ -19,6 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 from policies.facts import Meters
 from policies.verdict import Allow
+from tenants import ledger
 from tenants.asks import SettleAsk, VoidAsk
 from tenants.book import Book
 from tenants.journal import Journal, JournalFull
@@ -123,6 +125,68 @@ def test_a_hold_of_which_nobody_knows_is_voided_once_somebody_can() -> None:
             found = await book.explain("r1")
             assert found is not None
             assert found.state == "VOIDED"
+
+    run(test)
+
+
+def test_who_leaves_while_it_is_away_leaves_no_hold_either() -> None:
+    """The hold was made, and the void that follows it was not."""
+
+    async def test() -> None:
+        with folder() as where, opened(Clock(), where / "x.db") as book:
+            backend = book._store._writer._backend
+            commit, begun, let_go = backend.commit, threading.Event(), threading.Event()
+            turns = 0
+
+            def first_alone(work: Callable[[Connection], T]) -> T:
+                nonlocal turns
+                turns += 1
+                if turns > 1:
+                    raise OperationalError("", None, OSError("gone"), connection_invalidated=True)
+                begun.set()
+                let_go.wait(10)
+                return commit(work)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(backend, "commit", first_alone)
+                asking = asyncio.ensure_future(book.hold(ask("r1", BUDGET)))
+                await asyncio.to_thread(begun.wait, 10)
+                asking.cancel()
+                await asyncio.sleep(0)
+                let_go.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await asking
+                with pytest.raises(StoreUnavailable):  # after both
+                    await book._store.write(lambda _: None)
+            assert await money(book) == (0, 50_000)
+            await book.sweep()
+            assert await money(book) == (0, 0)
+
+    run(test)
+
+
+def test_an_end_that_cannot_be_booked_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        with folder() as where, opened(Clock(), where / "x.db") as book:
+            for each in ("a", "b"):
+                await book.hold(ask(each, BUDGET))
+            with away(book):
+                for each in ("a", "b"):
+                    await book.settle(each, USED)
+            settle = ledger._Page._settle
+
+            def broken(self: Any, request_id: str, *more: Any) -> Any:
+                assert request_id != "b"
+                return settle(self, request_id, *more)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ledger._Page, "_settle", broken)
+                with pytest.raises(AssertionError):
+                    await book.book_journal()
+            assert book.journalled == 1
+            assert not book.away
+            assert await book.book_journal() == 1
+            assert await money(book) == (2 * COSTS, 0)
 
     run(test)
 
