@@ -26,7 +26,7 @@ async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
         since_renewal_s += every_s
         if since_renewal_s >= RENEW_S and await _done(renew(house), house):
             since_renewal_s = 0.0
-        for step in (expire, settle, sweep_book, sweep_keys):
+        for step in (expire, settle, catch_up, sweep_book, sweep_keys):
             await _done(step(house), house)
         if house.book.away is not away:  # once, however often it is asked
             away = house.book.away

@@ -13,7 +13,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from gateway.housekeeping import keep_house
+from policies.facts import Meters
 from tests.gateway.inhouse import Inhouse, inhouse
+from tests.tenants.house import ask
 
 
 @contextmanager
@@ -36,7 +38,10 @@ def test_it_is_told_and_it_comes_back(tmp_path: Path) -> None:
             keeping = asyncio.create_task(keep_house(home.house, every_s=0.01))
             ready = home.caller(None)
             assert (await ready.get("/ready")).status == 200
+            await home.house.book.hold(ask("ran"))
             with away(home):
+                await home.house.book.settle("ran", Meters(input=100))
+                assert home.house.book.journalled == 1
                 refused = await home.caller().chat()
                 assert (refused.status, refused.error["code"]) == (503, "book_down")
                 assert (await ready.get("/ready")).json() == {"status": "book_down"}
@@ -52,6 +57,8 @@ def test_it_is_told_and_it_comes_back(tmp_path: Path) -> None:
                 while [each["event"] for each in home.logged].count("book.back") < 1:
                     await asyncio.sleep(0.01)
             assert [each["event"] for each in home.logged].count("book.away") == 1
+            assert "book.caught_up" in [each["event"] for each in home.logged]
+            assert home.house.book.journalled == 0
             keeping.cancel()
             with suppress(asyncio.CancelledError):
                 await keeping
