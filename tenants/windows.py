@@ -62,6 +62,7 @@ _ROWS = (
     .order_by(_W.c.scope, _W.c.account, _W.c.window_id)
 )
 _ROWS_LOCKED = _ROWS.with_for_update()
+_NEXT = select(_K.c.id, _K.c.replaced_by).where(within(_K.c.id, "ids"))
 _MOVE = update_many(
     _W,
     {
@@ -303,10 +304,9 @@ def successors(conn: Connection, key_ids: Iterable[str]) -> dict[str, tuple[str,
     next_of: dict[str, str | None] = {}
     asked = set(key_ids)
     while asked:
-        found = conn.execute(select(_K.c.id, _K.c.replaced_by).where(_K.c.id.in_(sorted(asked))))
-        next_of.update((row.id, row.replaced_by) for row in found)
-        asked = {after for after in next_of.values() if after and after not in next_of}
-        asked -= {after for after in asked if after in next_of}
+        found = {row.id: row.replaced_by for row in conn.execute(_NEXT, {"ids": sorted(asked)})}
+        next_of |= found
+        asked = set(filter(None, found.values())) - set(next_of)
     chains = {}
     for key_id in set(key_ids):
         chain = [key_id]

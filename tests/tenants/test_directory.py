@@ -22,7 +22,8 @@ from policies.facts import (
     Standing,
 )
 from policies.verdict import Allow, Deny, Reason
-from tenants import schema
+from tenants import directory_rows as rows
+from tenants import schema, windows
 from tenants.book import Book, BudgetAccount
 from tenants.directory import (
     BudgetTarget,
@@ -493,5 +494,23 @@ def test_a_caller_that_goes_away_leaves_nothing_half_done() -> None:
                 await task
             await asyncio.wait_for(told.wait(), 10)
             assert directory.tenants()["acme"] is True
+
+    run(test)
+
+
+def test_a_chain_of_keys_ends_where_it_is_not_known_further() -> None:
+    """Also where a key was replaced by one that nobody knows, or keys by each other."""
+
+    async def test() -> None:
+        with folder() as where, store_in(where / "x.db") as store:
+            for id_, after in (("a", "b"), ("b", "c"), ("c", "nobody"), ("x", "y"), ("y", "x")):
+                key = replace(KEY, id=id_, digest=id_.encode(), replaced_by=after)
+                await store.write(lambda conn, key=key: rows.add_key(conn, key))  # type: ignore[misc]
+            found = await store.read(lambda conn: windows.successors(conn, ["a", "x", "unknown"]))
+            assert found == {
+                "a": ("a", "b", "c", "nobody"),
+                "x": ("x", "y"),
+                "unknown": ("unknown",),
+            }
 
     run(test)
