@@ -27,6 +27,8 @@ from tenants.store.refused import StoreRefused
 
 _R, _L = schema.reservation, schema.ledger_entry
 _READ_BYTES = 1 << 20
+_SIDE = ("-wal", "-shm", "-journal", ".lock", ".before")
+"""What names beside a book's are its own: SQLite's logs, our lock, the one that was replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ def back_up(path: Path, to: Path) -> Copy:
         raise StoreRefused(f"{to} is there already; name a new file")
     if not path.is_file():
         raise StoreRefused(f"there is no book at {path}; check --config or --state-dir")
+    if to.resolve() in {Path(f"{path.resolve()}{side}") for side in _SIDE}:
+        raise StoreRefused(f"{to} is a name that the book's own files have; name another")
     part = _new(to)
     try:
         with (
@@ -72,6 +76,12 @@ def restore(source: Path, path: Path, *, replace: bool = False) -> Copy:
     there is kept beside it, named `….before`.  StoreRefused."""
     if not source.is_file():
         raise StoreRefused(f"there is no file {source}")
+    for log in (Path(f"{source}-wal"), Path(f"{source}-journal")):
+        if log.exists() and log.stat().st_size:
+            raise StoreRefused(
+                f"{source} is a book and no copy: {log} holds a part of it. Copy it with `lockgate backup`, and "
+                "restore that"
+            )
     lock_fd = sqlite.lock(path)
     try:
         if path.samefile(source):

@@ -39,10 +39,11 @@ class SqliteBackend:
 
 
 def sqlite_path(url: URL) -> Path:
-    """Raises StoreRefused."""
+    """Where the file really lies, so that the lock beside it is one, by whatever link it is named.
+    Raises StoreRefused."""
     if not url.database or url.database == ":memory:":
         raise StoreRefused("database_url names no file; the book must outlive the process")
-    return Path(url.database)
+    return Path(url.database).resolve()
 
 
 def engine(path: Path, *, write: bool) -> Engine:

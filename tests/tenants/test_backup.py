@@ -16,7 +16,7 @@ from gateway.cli.app import app
 from policies.facts import Meters
 from policies.verdict import Allow
 from tenants.backup import Copy, back_up, look_through, restore
-from tenants.store import Store, StoreRefused
+from tenants.store import Store, StoreRefused, file_of
 from tests.servers_postgres import cluster, database, needs_postgres
 from tests.tenants.house import Clock, ask, folder, opened, record, run, tenant_budget
 
@@ -118,6 +118,43 @@ def test_what_fails_leaves_the_book_where_it_is(how: str, monkeypatch: pytest.Mo
         assert path.read_bytes() == before
         assert not (where / "book.db.before").exists()
         assert not list(where.glob(".*part*"))
+
+
+def test_a_book_with_its_log_is_no_copy() -> None:
+    async def test() -> None:
+        with folder() as where:
+            with opened(Clock(), where / "book.db") as book:
+                await book.hold(ask("r1", BUDGET))
+                for each in ("book.db", "book.db-wal"):  # as whoever was killed leaves them
+                    (where / f"left-{each}").write_bytes((where / each).read_bytes())
+            assert (where / "left-book.db-wal").stat().st_size
+            with pytest.raises(StoreRefused, match="lockgate backup"):
+                restore(where / "left-book.db", where / "other.db")
+            assert not (where / "other.db").exists()
+            copied = back_up(where / "left-book.db", where / "kept.db")
+            assert copied.requests == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("side", ("-wal", "-shm", "-journal", ".lock", ".before"))
+def test_the_names_of_the_books_own_files_are_no_copys(side: str) -> None:
+    with folder() as where:
+        Store.open(f"sqlite:///{where}/book.db").close()
+        (where / f"book.db{side}").unlink(missing_ok=True)
+        with pytest.raises(StoreRefused, match="own files"):
+            back_up(where / "book.db", where / f"book.db{side}")
+
+
+def test_a_link_to_a_book_is_that_book() -> None:
+    with folder() as where:
+        Store.open(f"sqlite:///{where}/book.db").close()
+        (where / "link.db").symlink_to(where / "book.db")
+        held = Store.open(f"sqlite:///{where}/book.db")
+        with pytest.raises(StoreRefused, match="in use"):
+            Store.open(f"sqlite:///{where}/link.db")
+        held.close()
+        assert file_of(f"sqlite:///{where}/link.db") == (where / "book.db").resolve()
 
 
 def _fails(number: int) -> None:
