@@ -125,7 +125,8 @@ def _too_early(month: periods.Month, found: CannotClose) -> ApiError:
         f"{views.when(month.closable_ms)} on.",
         Hurdle.LATE_USAGE: f"Late usage still enters {month.name}. It can be closed from "
         f"{views.when(month.closable_ms)} on.",
-        Hurdle.CLOSED: f"{month.name} is closed already.",
+        Hurdle.CLOSED: f"{month.name} is shut: it, or a month after it, was closed, and nothing enters it any "
+        "more.",
         Hurdle.EARLIER: f"{earlier} is open still, and months are closed in order, each with its own hash. "
         f"'lockgate usage close --period {earlier}' first.",
     }[found.why]

@@ -133,9 +133,14 @@ def export(
     out.mkdir(parents=True, exist_ok=True)
     target = out / manifest.files[0].name
     as_of = {"as_of_ms": manifest.as_of_ms}
-    _fetched(server, {**asked, **as_of}, target, manifest.files[0])
     beside = target.with_name(target.name + ".manifest.json")
-    _put(beside, msgspec.json.format(msgspec.json.encode(found), indent=2))
+    try:
+        _fetched(server, {**asked, **as_of}, target, manifest.files[0])
+        _put(beside, msgspec.json.format(msgspec.json.encode(found), indent=2))
+    except OSError as why:
+        raise Refusal(
+            f"{target.parent} cannot be written to ({why.strerror}). Free some room, or name another --out."
+        ) from why
     if as_json:
         document({"file": str(target), "manifest": str(beside), **found})
     else:
@@ -205,8 +210,11 @@ def _fetched(server: Server, asked: dict[str, object], target: Path, told: _File
 
 def _put(target: Path, data: bytes) -> None:
     aside = target.with_name(f".{target.name}")
-    aside.write_bytes(data + b"\n")
-    aside.replace(target)
+    try:
+        aside.write_bytes(data + b"\n")
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 @usage.command("reconcile")

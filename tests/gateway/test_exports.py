@@ -264,6 +264,14 @@ def test_a_file_that_is_not_what_the_manifest_says_is_not_kept(
         assert lockgate(*words) == code, data
         assert (tmp_path / "o" / "f.csv").read_bytes() == b"abc"
     assert {path.name for path in (tmp_path / "o").iterdir()} == {"f.csv", "f.csv.manifest.json"}
+    admin.answers[f"GET {EXPORT}{query}&as_of_ms=7"] = httpx2.Response(200, content=b"abc")
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        full = OSError(28, "No space left on device")
+        patch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(full))
+        assert lockgate(*words) == 1
+    assert "cannot be written to (No space left on device)" in capsys.readouterr().err
+    assert {path.name for path in (tmp_path / "o").iterdir()} == {"f.csv", "f.csv.manifest.json"}
     for name in ("../f.csv", "/etc/x", ".hidden", "", "a/b"):
         admin.answers[f"GET {MANIFEST}{query}"] = {**told, "files": [{**file, "name": name}]}
         assert lockgate(*words) == 1
