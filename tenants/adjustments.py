@@ -25,12 +25,13 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from policies.price import NANO_USD_MAX
 from tenants import directory_rows as rows
-from tenants import ledger, periods, schema, windows
+from tenants import ledger, periods, schema
 from tenants.changes import ChangeKind
 from tenants.counting import TOP_UP
+from tenants.places import Place, places_of, successors
 from tenants.postings import AVAILABLE, GRANTED, SPEND, Postings
 from tenants.scopes import BudgetAccount
-from tenants.windows import Place, Windows, places_of
+from tenants.windows import Windows
 
 _A, _R = schema.adjustment, schema.reservation
 LISTED_MOST = 1000
@@ -157,7 +158,7 @@ def _top_up(conn: Connection, ask: AdjustAsk, now_ms: int) -> None:
     budget, now_s = ask.budget, now_ms // 1000
     assert budget is not None
     if budget.scope == "key":  # a successor goes on with it
-        chain = windows.successors(conn, [budget.id])[budget.id]
+        chain = successors(conn, [budget.id])[budget.id]
         places = [Place("key", key) for key in chain]
     else:
         places = [Place(budget.scope, budget.id)]
@@ -187,7 +188,7 @@ def _refund(conn: Connection, ask: AdjustAsk, now_ms: int) -> None:
             f"{ask.request_id} was charged {found['charge']} nano-USD, of which {found['refunded']} were "
             f"refunded before; at most {most} can be"
         )
-    keys = windows.successors(conn, {found["key_id"]} - {None})
+    keys = successors(conn, {found["key_id"]} - {None})
     places, at_s = places_of(found, keys), found["at_ms"] // 1000
     book = Windows(now_ms // 1000)
     book.load(conn, places, (), since_s=at_s)

@@ -29,7 +29,7 @@ from policies.budget import fit
 from policies.facts import Meters, Price
 from policies.price import Charge, Line, Meter
 from policies.verdict import Allow, Deny
-from tenants import periods, postings, prices, schema, usage, windows
+from tenants import periods, places, postings, prices, schema, usage
 from tenants.asks import (
     Ask,
     BookFault,
@@ -44,7 +44,7 @@ from tenants.postings import AVAILABLE, ESTIMATE, REVERSAL, SPEND, USAGE, Postin
 from tenants.scopes import SCOPES, scope_id
 from tenants.sql import insert_many, update_many, within
 from tenants.usage import UsageRecord
-from tenants.windows import Windows, places_of
+from tenants.windows import Windows
 
 HELD, SETTLED, VOIDED, EXPIRED = "HELD", "SETTLED", "VOIDED", "EXPIRED"
 ENDED = frozenset({SETTLED, VOIDED})
@@ -121,11 +121,11 @@ class _Page:
         )
         reserved = [*self._rows.values(), *map(_accounts, holds)]
         keys = {row["key_id"] for row in reserved if row["key_id"] is not None}
-        self._keys = windows.successors(conn, keys) if keys else {}
+        self._keys = places.successors(conn, keys) if keys else {}
         self._windows = Windows(now_ms // 1000)
         self._windows.load(
             conn,
-            (place for row in reserved for place in places_of(row, self._keys)),
+            (place for row in reserved for place in places.places_of(row, self._keys)),
             (account for ask in holds for account in ask.budgets),
             since_s=min([row["at_ms"] for row in self._rows.values()], default=now_ms) // 1000,
         )
@@ -295,8 +295,8 @@ class _Page:
         self._move(row, held=held, spent=spent)
 
     def _move(self, row: Row, *, held: int, spent: int = 0) -> None:
-        places = places_of(row, self._keys)
-        self._windows.move(places, row["at_ms"] // 1000, held=held, spent=spent)
+        under = places.places_of(row, self._keys)
+        self._windows.move(under, row["at_ms"] // 1000, held=held, spent=spent)
 
     def _record(self, record: UsageRecord | None) -> None:
         if record is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import (
@@ -33,22 +33,16 @@ from policies.price import NANO_USD_MAX
 from tenants import outbox, schema
 from tenants.counting import Sums, counted, slots
 from tenants.outbox import PARTS, Reached
-from tenants.scopes import SCOPES, BudgetAccount
+from tenants.places import Place
+from tenants.scopes import BudgetAccount
 from tenants.sql import insert_new, update_many, within
 
-_W, _K = schema.budget_window, schema.api_key
+_W = schema.budget_window
 
 ROLLING = WindowKind.ROLLING_24H.value
 DAY_S = 86_400
 KEPT_S = 7 * 86_400
 """Rows are dropped a week after their window: no guard counts them, and the reservations remain."""
-
-
-class Place(NamedTuple):
-    """An account: what a budget is kept for."""
-
-    scope: str
-    account: str
 
 
 # Built once: putting a statement together costs more than running it.
@@ -62,7 +56,6 @@ _ROWS = (
     .order_by(_W.c.scope, _W.c.account, _W.c.window_id)
 )
 _ROWS_LOCKED = _ROWS.with_for_update()
-_NEXT = select(_K.c.id, _K.c.replaced_by).where(within(_K.c.id, "ids"))
 _MOVE = update_many(
     _W,
     {
@@ -298,24 +291,6 @@ def peek(conn: Connection, budget: BudgetAccount, now_s: int) -> Opened:
     return Opened(_account(budget, sums), sum(each.topped_up for each in sums), budget, span)
 
 
-def successors(conn: Connection, key_ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Each key with those that replaced it: what was reserved by a key that was rotated is spent under
-    its successor's budget too."""
-    next_of: dict[str, str | None] = {}
-    asked = set(key_ids)
-    while asked:
-        found = {row.id: row.replaced_by for row in conn.execute(_NEXT, {"ids": sorted(asked)})}
-        next_of |= found
-        asked = set(filter(None, found.values())) - set(next_of)
-    chains = {}
-    for key_id in set(key_ids):
-        chain = [key_id]
-        while (after := next_of.get(chain[-1])) and after not in chain:
-            chain.append(after)
-        chains[key_id] = tuple(chain)
-    return chains
-
-
 def drop_old(conn: Connection, now_s: int) -> None:
     conn.execute(delete(_W).where(_W.c.end_s < now_s - KEPT_S, _W.c.held == 0))
 
@@ -382,15 +357,3 @@ def _make(conn: Connection, lacking: Sequence[tuple[BudgetAccount, Sequence[Span
         ]
     rows.sort(key=lambda row: (row["scope"], row["account"], row["window_id"]))
     insert_new(conn, _W, rows)
-
-
-def places_of(row: Mapping[Any, Any], keys: Mapping[str, tuple[str, ...]]) -> list[Place]:
-    """The accounts under which a reservation is counted."""
-    found = [Place("key", key) for key in keys.get(row["key_id"], ())]
-    accounts = (row["user_account"], row["project_account"], row["tenant"])
-    found += [
-        Place(scope, account)
-        for scope, account in zip(SCOPES[1:], accounts, strict=True)
-        if account is not None
-    ]
-    return found

@@ -23,7 +23,7 @@ from policies.facts import (
 )
 from policies.verdict import Allow, Deny, Reason
 from tenants import directory_rows as rows
-from tenants import schema, windows
+from tenants import places, schema
 from tenants.book import Book, BudgetAccount
 from tenants.directory import (
     BudgetTarget,
@@ -506,7 +506,7 @@ def test_a_chain_of_keys_ends_where_it_is_not_known_further() -> None:
             for id_, after in (("a", "b"), ("b", "c"), ("c", "nobody"), ("x", "y"), ("y", "x")):
                 key = replace(KEY, id=id_, digest=id_.encode(), replaced_by=after)
                 await store.write(lambda conn, key=key: rows.add_key(conn, key))  # type: ignore[misc]
-            found = await store.read(lambda conn: windows.successors(conn, ["a", "x", "unknown"]))
+            found = await store.read(lambda conn: places.successors(conn, ["a", "x", "unknown"]))
             assert found == {
                 "a": ("a", "b", "c", "nobody"),
                 "x": ("x", "y"),
