@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Boolean, ColumnElement, Connection, Dialect, Table, Text, bindparam, text
+from sqlalchemy import ColumnElement, Connection, Dialect, Table, Text, bindparam, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
 
 def insert_new(conn: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -85,9 +85,12 @@ class _Texts(TypeDecorator[Sequence[str]]):
         return texts if dialect.name == "postgresql" else msgspec.json.encode(texts).decode()
 
 
-class _Within(FunctionElement[bool]):
+class _Within(FunctionElement[Any]):
+    """Of no type: where booleans are numbers, as in SQLite, a boolean one would be written `(…) = 1`,
+    by which no index is used."""
+
     name = "within"
-    type = Boolean()
+    type = NullType()
     inherit_cache = True
 
 

@@ -36,6 +36,7 @@ budget_window = Table(
     text("notify"),
     Column("noticed", Integer, nullable=False),
     CheckConstraint("spent >= 0 AND held >= 0 AND topped_up >= 0", name="no_negative_balance"),
+    Index("budget_window_end", "end_s"),
 )
 
 _OPEN = sql("state = 'HELD'")

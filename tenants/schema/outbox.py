@@ -25,4 +25,5 @@ outbox = Table(
     whole_or_none("done_at_ms"),
     text_or_none("outcome"),
     Index("outbox_due", "next_at_ms", sqlite_where=_DUE, postgresql_where=_DUE),
+    Index("outbox_done", "done_at_ms"),
 )

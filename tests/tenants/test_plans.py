@@ -1,0 +1,139 @@
+"""What stands on the way of requests finds its rows by an index, however many lie beside them.
+
+SQLite tells how it will do each statement; a `SCAN` of a table is one look at every row that was ever
+written.  With three rows nobody notices, and with a million each hold takes a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, event
+
+from policies.facts import Budget, Meters
+from tenants import adjustments, leases, ledger, outbox, prices, schema, usage, windows
+from tenants import idempotency_rows as keys
+from tenants.adjustments import AdjustAsk, Kind
+from tenants.asks import BookFault, LapseAsk, SettleAsk, VoidAsk
+from tenants.idempotency_rows import Claim
+from tenants.scopes import BudgetAccount
+from tenants.store.sqlite import opened
+from tests.tenants.house import (
+    DIMS,
+    NOON_MS,
+    PRICE,
+    ask,
+    folder,
+    project_budget,
+    record,
+    tenant_budget,
+    user_budget,
+)
+
+HOUR_MS = 3_600_000
+KEYED = replace(DIMS, key_id="k1")
+KEY_BUDGET = BudgetAccount("key", "k1", Budget(10**9))
+WATCHED = replace(
+    tenant_budget(10**9), budget=replace(tenant_budget(10**9).budget, notify_at=(0.00001,))
+)
+ALL = (KEY_BUDGET, user_budget(10**9), project_budget(10**9), WATCHED)
+MANY = frozenset(schema.metadata.tables) - {"adjustment"}
+"""What people give by hand stays few, and its sum is bounded each time."""
+ONLY_HELD = "USING INDEX reservation_held"
+CLAIM = Claim("d1", b"body", "acme", "r1", metered=True)
+
+
+def turn(conn: Connection, *asks: Any, at_ms: int = NOON_MS) -> list[Any]:
+    answers = ledger.turn(conn, asks, owner="g1", now_ms=at_ms)
+    assert not [each for each in answers if isinstance(each, BookFault)]
+    return answers
+
+
+def hold_by_key(conn: Connection) -> None:
+    keys.claim(conn, CLAIM, owner="g1", now_ms=NOON_MS)
+    asked = replace(ask("r1", *ALL, dims=KEYED, dispatched=False), claim="d1")
+    assert not keys.lost_claims(conn, [asked])
+    turn(conn, asked, ask("r2", *ALL, dims=KEYED), ask("r3", *ALL[1:]), ask("r4", WATCHED))
+    assert leases.mark_dispatched(conn, "r1", now_ms=NOON_MS)
+    assert len(leases.renew(conn, ["r1", "r2", "r9"], lease_s=60, now_ms=NOON_MS)) == 1
+    keys.renew(conn, ["d1"], owner="g1", now_ms=NOON_MS)
+
+
+def end(conn: Connection) -> None:
+    turn(
+        conn,
+        SettleAsk("r1", Meters(input=100, output=20), record("r1", dims=KEYED)),
+        VoidAsk("r2", record("r2", dims=KEYED)),
+        LapseAsk("r3"),
+    )
+    assert keys.finish(conn, CLAIM.digest, CLAIM.request_id, b"x", 1, None)
+    later_ms = NOON_MS + HOUR_MS
+    assert leases.sweep(conn, now_ms=later_ms).expired == ("r4",)
+    turn(conn, SettleAsk("r3", Meters(input=100)), at_ms=later_ms)  # late
+    turn(conn, SettleAsk("r3", Meters(input=100)), at_ms=later_ms)  # and again
+    windows.peek(conn, KEY_BUDGET, later_ms // 1000)
+    assert usage.read(conn, "r1")
+
+
+def adjust(conn: Connection) -> None:
+    shared: dict[str, Any] = {"tenant": "acme", "actor": "op", "reason": "because"}
+    for asked in (
+        AdjustAsk(id="a1", kind=Kind.TOP_UP, nano_usd=1, budget=KEY_BUDGET, **shared),
+        AdjustAsk(id="a2", kind=Kind.CREDIT, nano_usd=1, **shared),
+        AdjustAsk(id="a3", kind=Kind.REFUND, nano_usd=1, request_id="r1", **shared),
+    ):
+        adjustments.adjust(conn, asked, now_ms=NOON_MS)
+
+
+def tell(conn: Connection) -> None:
+    (told, *_) = outbox.claim(conn, now_ms=NOON_MS + HOUR_MS)
+    outbox.postpone(conn, told, until_ms=NOON_MS)
+    outbox.finish(conn, told, "delivered", now_ms=NOON_MS)
+
+
+def sweep(conn: Connection) -> None:
+    windows.drop_old(conn, NOON_MS // 1000)
+    leases.recover(conn, owner="g2", now_ms=NOON_MS)
+    keys.sweep(conn, now_ms=NOON_MS)
+
+
+@contextmanager
+def noted(conn: Connection) -> Iterator[dict[str, Any]]:
+    """The statements meanwhile, each with what it was given last."""
+    seen: dict[str, Any] = {}
+
+    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, _: Any, many: bool) -> None:
+        seen[statement] = parameters[0] if many else parameters
+
+    event.listen(conn, "before_cursor_execute", note)
+    yield seen
+    event.remove(conn, "before_cursor_execute", note)
+
+
+def looks_through(conn: Connection, work: Callable[[Connection], None]) -> list[str]:
+    """The tables that `work` read from end to end, and by which statement."""
+    with noted(conn) as seen:
+        work(conn)
+    assert len(seen) >= 3, "nothing was seen"
+    return [
+        f"{step[3]}: {statement}"
+        for statement, given in seen.items()
+        if not statement.startswith("PRAGMA")
+        for step in conn.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, given)
+        if step[3].startswith("SCAN") and step[3].split()[1] in MANY
+        if not step[3].endswith(ONLY_HELD)
+    ]
+
+
+def test_nothing_on_the_way_of_a_request_looks_through_a_table() -> None:
+    with folder() as where:
+        writer, reader = opened(where / "x.db")
+        with writer.engine.begin() as conn:
+            prices.keep(conn, [PRICE])
+            for work in (hold_by_key, end, adjust, tell, sweep):
+                assert looks_through(conn, work) == [], work.__name__
+        writer.close()
+        reader.close()
