@@ -42,7 +42,7 @@ from tenants.asks import (
 )
 from tenants.postings import AVAILABLE, ESTIMATE, REVERSAL, SPEND, USAGE, Postings
 from tenants.scopes import SCOPES, scope_id
-from tenants.sql import insert_many, update_many, within
+from tenants.sql import Find, insert_many, update_many, within
 from tenants.usage import UsageRecord
 from tenants.windows import Windows
 
@@ -56,8 +56,8 @@ _R = schema.reservation
 
 # Built once: putting a statement together costs more than running it.
 _RESERVE = insert_many(_R)
-_FIND = select(_R).where(within(_R.c.request_id, "ids"))
-_FIND_LOCKED = _FIND.order_by(_R.c.request_id).with_for_update()
+_OF = select(_R).where(within(_R.c.request_id, "ids"))
+_FIND, _FIND_LOCKED = Find(_OF), Find(_OF.order_by(_R.c.request_id).with_for_update())
 _LEAVE = update_many(
     _R,
     {
@@ -109,8 +109,8 @@ class _Page:
         self._owner, self._now_ms = owner, now_ms
         holds = [ask for ask in asks if isinstance(ask, HoldAsk)]
         ids = sorted({ask.request_id for ask in asks})
-        found = conn.execute(_FIND_LOCKED, {"ids": ids}).mappings()
-        self._rows: dict[str, Row] = {row["request_id"]: dict(row) for row in found}
+        found = _FIND_LOCKED.rows(conn, {"ids": ids})
+        self._rows: dict[str, Row] = {row["request_id"]: row for row in found}
         self._read = {request_id: row["state"] for request_id, row in self._rows.items()}
         self._billed = postings.charges(conn, self._rows.values())
         self._prices = prices.known(
@@ -350,11 +350,11 @@ def open_holds(conn: Connection) -> int:
 
 
 def find(conn: Connection, request_id: str) -> Mapping[Any, Any] | None:
-    return conn.execute(_FIND, {"ids": [request_id]}).mappings().one_or_none()
+    return next(iter(_FIND.rows(conn, {"ids": [request_id]})), None)
 
 
 def find_locked(conn: Connection, request_id: str) -> Mapping[Any, Any] | None:
-    return conn.execute(_FIND_LOCKED, {"ids": [request_id]}).mappings().one_or_none()
+    return next(iter(_FIND_LOCKED.rows(conn, {"ids": [request_id]})), None)
 
 
 def charge_now(conn: Connection, row: Mapping[Any, Any]) -> Charge:

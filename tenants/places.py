@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 
 from tenants import schema
 from tenants.scopes import SCOPES
-from tenants.sql import within
+from tenants.sql import Find, within
 
 _K = schema.api_key
 
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 # Built once: putting a statement together costs more than running it.
-_NEXT = select(_K.c.id, _K.c.replaced_by).where(within(_K.c.id, "ids"))
+_NEXT = Find(select(_K.c.id, _K.c.replaced_by).where(within(_K.c.id, "ids")))
 
 
 def places_of(row: Mapping[Any, Any], keys: Mapping[str, tuple[str, ...]]) -> list[Place]:
@@ -46,7 +46,7 @@ def successors(conn: Connection, key_ids: Iterable[str]) -> dict[str, tuple[str,
     next_of: dict[str, str | None] = {}
     asked = set(key_ids)
     while asked:
-        found = {row.id: row.replaced_by for row in conn.execute(_NEXT, {"ids": sorted(asked)})}
+        found = {row["id"]: row["replaced_by"] for row in _NEXT.rows(conn, {"ids": sorted(asked)})}
         next_of |= found
         asked = set(filter(None, found.values())) - set(next_of)
     chains = {}

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Dialect, Table, Text, bindparam, text
+from sqlalchemy import (
+    Boolean,
+    ClauseElement,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    text,
+)
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
+
+T = TypeVar("T")
 
 
 def insert_new(conn: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -20,14 +35,64 @@ def insert_new(conn: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
     conn.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
 
 
-class Many:
+class _Spelt(NamedTuple):
+    """A statement as one kind of driver takes it: its text, and its parameters' names in their order."""
+
+    sql: str
+    names: tuple[str, ...]
+
+
+class _Hot:
+    """A statement on the way of every request.  SQLAlchemy spells it, once for each kind of database, and
+    it goes to the driver as it is: what is made around each execution (contexts, results, rows) costs
+    several times what SQLite takes to answer, and cools the caches of whatever runs beside it.
+
+    Values are plain: numbers, texts, booleans, and lists of texts for `within`."""
+
+    def __init__(self) -> None:
+        self._by_dialect: dict[str, _Spelt] = {}
+
+    def _spelt(self, dialect: Dialect, statement: ClauseElement) -> _Spelt:
+        if (known := self._by_dialect.get(dialect.name)) is None:
+            made = statement.compile(dialect=dialect)
+            assert isinstance(made, SQLCompiler)
+            assert made.positiontup is not None, "parameters go by place"
+            known = self._by_dialect[dialect.name] = _Spelt(str(made), tuple(made.positiontup))
+        return known
+
+
+class Find(_Hot):
+    """A query, and the rows that it finds by their columns' names."""
+
+    def __init__(self, query: Select[Any]) -> None:
+        super().__init__()
+        columns = list(query.selected_columns)
+        self._query = query
+        self._keys = tuple(column.name for column in columns)
+        self._booleans = tuple(each.name for each in columns if isinstance(each.type, Boolean))
+
+    def rows(self, conn: Connection, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+        spelt = self._spelt(conn.dialect, self._query)
+        values = [given[name] for name in spelt.names]
+        if conn.dialect.name == "sqlite":  # which has neither lists nor booleans
+            values = [_json(value) if isinstance(value, list) else value for value in values]
+        read = drive(conn, spelt.sql, values, _found)
+        found = [dict(zip(self._keys, row, strict=True)) for row in read]
+        for name in self._booleans:
+            for row in found:
+                row[name] = bool(row[name])
+        return found
+
+
+class Many(_Hot):
     """A statement over many rows at once: `{name}` stands for a row's value.  SQLite runs it for each; to
     PostgreSQL the rows go as one JSON document, since a statement each is what its time would go into.
 
-    `columns` names the values and their types, `returns` how many rows were changed."""
+    `columns` names the values and their types, `run` returns how many rows were changed."""
 
     def __init__(self, columns: Mapping[str, TypeEngine[Any]], each: str, together: str) -> None:
         """`each` for one row; `together` where `{rows}` stands for all, as a table called `x`."""
+        super().__init__()
         listed = ", ".join(f'"{name}" {kind.compile()}' for name, kind in columns.items())
         here = {name: f":{name}" for name in columns}
         there = {name: f'x."{name}"' for name in columns}
@@ -36,9 +101,55 @@ class Many:
         self._together = text(together.format(**there, rows=rows))
 
     def run(self, conn: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
-        if conn.dialect.name != "postgresql":
-            return conn.execute(self._each, rows).rowcount
-        return conn.execute(self._together, {"rows": msgspec.json.encode(rows).decode()}).rowcount
+        if conn.dialect.name == "postgresql":
+            spelt = self._spelt(conn.dialect, self._together)
+            return drive(conn, spelt.sql, [_json(rows)], changed)
+        spelt = self._spelt(conn.dialect, self._each)
+        values = [[row[name] for name in spelt.names] for row in rows]
+        return drive(conn, spelt.sql, values, _changed_each)
+
+
+def _found(cursor: DBAPICursor, sql: str, values: Sequence[Any]) -> Sequence[Any]:
+    cursor.execute(sql, values)
+    return cursor.fetchall()
+
+
+def changed(cursor: DBAPICursor, sql: str, values: Sequence[Any]) -> int:
+    cursor.execute(sql, values)
+    return cursor.rowcount
+
+
+def _changed_each(cursor: DBAPICursor, sql: str, values: Sequence[Any]) -> int:
+    cursor.executemany(sql, values)
+    return cursor.rowcount
+
+
+def drive(
+    conn: Connection,
+    sql: str,
+    values: Sequence[Any],
+    act: Callable[[DBAPICursor, str, Sequence[Any]], T],
+) -> T:
+    """Hand a statement to the driver, within the transaction of `conn`.  Raises what SQLAlchemy would."""
+    driver = conn.dialect.loaded_dbapi.Error
+    cursor = conn.connection.cursor()
+    try:
+        return act(cursor, sql, values)
+    except driver as why:
+        gone = conn.dialect.is_disconnect(why, conn.connection, cursor)
+        if gone:
+            conn.invalidate(why)
+        raise DBAPIError.instance(
+            None,  # neither statement nor parameters are told
+            None,
+            why,
+            driver,
+            hide_parameters=True,
+            connection_invalidated=gone,
+            dialect=conn.dialect,
+        ) from why
+    finally:
+        cursor.close()
 
 
 def insert_many(table: Table) -> Many:
@@ -82,7 +193,11 @@ class _Texts(TypeDecorator[Sequence[str]]):
 
     def process_bind_param(self, value: Sequence[str] | None, dialect: Dialect) -> Any:
         texts = list(value or ())
-        return texts if dialect.name == "postgresql" else msgspec.json.encode(texts).decode()
+        return texts if dialect.name == "postgresql" else _json(texts)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 class _Within(FunctionElement[Any]):
@@ -101,7 +216,7 @@ def _any(element: _Within, compiler: SQLCompiler, **how: Any) -> str:
 
 
 @compiles(_Within)
-def _json(element: _Within, compiler: SQLCompiler, **how: Any) -> str:
+def _each_of(element: _Within, compiler: SQLCompiler, **how: Any) -> str:
     column, texts = element.clauses
     listed = f"SELECT value FROM json_each({compiler.process(texts, **how)})"  # noqa: S608 — a placeholder
     return f"{compiler.process(column, **how)} IN ({listed})"

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 
 from tenants import schema
 from tenants.scopes import Dimensions
-from tenants.sql import insert_many, within
+from tenants.sql import Find, insert_many, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ _PLAIN = tuple(name for name in UsageRecord.__dataclass_fields__ if name not in 
 
 
 _INSERT = insert_many(schema.request)
-_KNOWN = select(schema.request.c.request_id).where(within(schema.request.c.request_id, "ids"))
+_KNOWN = Find(select(schema.request.c.request_id).where(within(schema.request.c.request_id, "ids")))
 
 
 def dims_of(row: Mapping[Any, Any]) -> Dimensions:
@@ -68,8 +68,8 @@ def keep(conn: Connection, records: Sequence[UsageRecord]) -> int:
     if not records:
         return 0
     first = {record.request_id: record for record in reversed(records)}
-    for known in conn.execute(_KNOWN, {"ids": sorted(first)}).scalars():
-        del first[known]
+    for known in _KNOWN.rows(conn, {"ids": sorted(first)}):
+        del first[known["request_id"]]
     if first:
         _INSERT.run(conn, [_row(record) for record in first.values()])
     return len(first)

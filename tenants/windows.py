@@ -35,7 +35,7 @@ from tenants.counting import Sums, counted, slots
 from tenants.outbox import PARTS, Reached
 from tenants.places import Place
 from tenants.scopes import BudgetAccount
-from tenants.sql import insert_new, update_many, within
+from tenants.sql import Find, insert_new, update_many, within
 
 _W = schema.budget_window
 
@@ -55,7 +55,7 @@ _ROWS = (
     )
     .order_by(_W.c.scope, _W.c.account, _W.c.window_id)
 )
-_ROWS_LOCKED = _ROWS.with_for_update()
+_ROWS_LOCKED = Find(_ROWS.with_for_update())
 _MOVE = update_many(
     _W,
     {
@@ -241,7 +241,7 @@ class Windows:
             "accounts": sorted({place.account for place in places}),
             "since_s": since_s,
         }
-        for found in conn.execute(_ROWS_LOCKED, asked).mappings():
+        for found in _ROWS_LOCKED.rows(conn, asked):
             row = _Row(found)
             if row.place in self._rows:  # scopes and accounts were asked for each by itself
                 self._rows[row.place][row.window_id] = row

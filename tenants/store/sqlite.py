@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DatabaseError
 
 from tenants.schema.versions import SchemaMismatch, check, prepare
+from tenants.sql import changed, drive
 from tenants.store.refused import StoreRefused
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ def engine(path: Path, *, write: bool) -> Engine:
         connection.execute("PRAGMA foreign_keys = ON")
 
     def on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+        drive(connection, "BEGIN IMMEDIATE" if write else "BEGIN", (), changed)
 
     event.listen(made, "connect", on_connect)
     event.listen(made, "begin", on_begin)

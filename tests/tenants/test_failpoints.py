@@ -22,9 +22,10 @@ from sqlalchemy import Connection, Engine, event, func, make_url, select, text
 from policies.facts import Meters
 from policies.price import charge
 from policies.verdict import Allow
-from tenants import leases, ledger, schema, windows
+from tenants import leases, ledger, schema, sql, windows
 from tenants.asks import Ask, SettleAsk, VoidAsk
 from tenants.schema import versions
+from tenants.sql import drive
 from tenants.store.postgres import PostgresBackend
 from tenants.store.sqlite import SqliteBackend
 from tests.servers_postgres import database, needs_postgres
@@ -61,10 +62,18 @@ class Failpoints:
         for name in names:
             event.listen(engine, name, self.step)
         try:
-            yield
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sql, "drive", self.driven)  # which SQLAlchemy hears nothing of
+                yield
         finally:
             for name in names:
                 event.remove(engine, name, self.step)
+
+    def driven(self, conn: Connection, *what: Any) -> Any:
+        self.step(conn)
+        answer = drive(conn, *what)
+        self.step(conn)
+        return answer
 
 
 def _cut(conn: Connection) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, event
 
 from policies.facts import Budget, Meters
@@ -20,6 +21,7 @@ from tenants.adjustments import AdjustAsk, Kind
 from tenants.asks import BookFault, LapseAsk, SettleAsk, VoidAsk
 from tenants.idempotency_rows import Claim
 from tenants.scopes import BudgetAccount
+from tenants.sql import drive
 from tenants.store.sqlite import opened
 from tests.tenants.house import (
     DIMS,
@@ -108,8 +110,14 @@ def noted(conn: Connection) -> Iterator[dict[str, Any]]:
     def note(_c: Any, _cursor: Any, statement: str, parameters: Any, _: Any, many: bool) -> None:
         seen[statement] = parameters[0] if many else parameters
 
+    def driven(conn: Connection, statement: str, values: Any, act: Any) -> Any:
+        seen[statement] = values[0] if values and isinstance(values[0], list) else values
+        return drive(conn, statement, values, act)
+
     event.listen(conn, "before_cursor_execute", note)
-    yield seen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tenants.sql.drive", driven)  # which SQLAlchemy hears nothing of
+        yield seen
     event.remove(conn, "before_cursor_execute", note)
 
 
@@ -122,7 +130,7 @@ def looks_through(conn: Connection, work: Callable[[Connection], None]) -> list[
         f"{step[3]}: {statement}"
         for statement, given in seen.items()
         if not statement.startswith("PRAGMA")
-        for step in conn.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, given)
+        for step in conn.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, tuple(given))
         if step[3].startswith("SCAN") and step[3].split()[1] in MANY
         if not step[3].endswith(ONLY_HELD)
     ]
