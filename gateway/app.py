@@ -27,6 +27,7 @@ from gateway.api import (
     registered_call,
     secrets,
     templates,
+    users,
 )
 from gateway.api.caller import Me, Model, Models, Request
 from gateway.api.chat import CHAT
@@ -97,6 +98,7 @@ def admin_app(house: House) -> ASGIApp:
                 _get("/v1/admin/tenants", route(admin.tenants)),
                 _post(tenants + "{id}/suspend", change(admin.suspend, tenants, "/suspend")),
                 _post(tenants + "{id}/resume", change(admin.resume, tenants, "/resume")),
+                _post("/v1/admin/users/pseudonymise", change(users.pseudonymise)),
                 _get("/v1/admin/budgets", route(budgets.budgets)),
                 _post("/v1/admin/budgets", change(budgets.set_budget)),
                 _post("/v1/admin/budgets/top-up", change(budgets.top_up)),

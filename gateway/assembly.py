@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -11,9 +12,13 @@ from gateway.caching import CacheTerms
 from gateway.development import Development
 from gateway.settings import Settings, facts
 from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Issuer, Model, Sharing
+from security.authenticate import KEY_ISSUER
 from security.jwks_source import JwksSource, open_source
+from security.keyring import Keyring
 from security.tokens import ClaimNames, IssuerRule
 from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
+from tenants.retention import Periods, Retention
+from tenants.store import Store
 
 DEV_STALE_S = 3600
 
@@ -96,6 +101,24 @@ def directory_config(settings: Settings) -> DirectoryConfig:
             )
             for name, tenant in settings.tenants.items()
         },
+    )
+
+
+def periods(settings: Settings) -> Periods:
+    """Of retention; None: for ever."""
+    kept = settings.retention
+    return Periods(
+        user_ids_days=kept.user_ids_days or None,
+        request_days=kept.request_days or None,
+        notices_days=kept.notices_days or None,
+    )
+
+
+def retention_of(
+    settings: Settings, store: Store, keyring: Keyring, clock_ms: Callable[[], int]
+) -> Retention:
+    return Retention(
+        store, keyring.forgotten(), clock_ms, os.urandom, KEY_ISSUER, periods(settings)
     )
 
 

@@ -22,7 +22,13 @@ from functools import partial
 from executor.client import ExecutorProcess
 from gateway import listen, logs
 from gateway.app import admin_app, public_app
-from gateway.assembly import cache_terms, directory_config, executor_command, issuer_rules
+from gateway.assembly import (
+    cache_terms,
+    directory_config,
+    executor_command,
+    issuer_rules,
+    retention_of,
+)
 from gateway.caching_start import enforce, open_caches
 from gateway.development import (
     Development,
@@ -298,6 +304,7 @@ async def opened(
             tempo=tempo,
             book=book,
             finance=Finance(store, clock_ms=clock.wall_ms),
+            retention=retention_of(settings, store, keyring, clock.wall_ms),
             deployments={name: each for each in deployments for name in (each.name, *each.aliases)},
             audit=audit,
             live=live,

@@ -36,6 +36,7 @@ from security.pseudonyms import Pseudonyms
 from tenants.book import Book
 from tenants.directory import Directory
 from tenants.finance import Finance
+from tenants.retention import Retention
 from tenants.tempo import Tempo
 
 
@@ -118,6 +119,7 @@ class House:
     tempo: Tempo
     book: Book
     finance: Finance
+    retention: Retention
     deployments: Mapping[str, Deployment]  # by name and by alias
     audit: AuditLog
     live: Live

@@ -13,6 +13,7 @@ from gateway.registered_records import confirmed, event_of, require_log, write
 from security.audit import RegisteredEvent
 
 RENEW_S = 15.0
+TIDY_S = 60.0
 SWEEP_S = 5.0
 
 
@@ -20,14 +21,19 @@ async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
     """Renew what runs, resolve what was left behind.  A step that fails is logged and tried again:
     without this task every lease would lapse under running requests."""
     since_renewal_s = 0.0
+    since_tidied_s = 0.0
     away = False
     while True:
         await asyncio.sleep(every_s)
+        since_tidied_s += every_s
         since_renewal_s += every_s
         if since_renewal_s >= RENEW_S and await _done(renew(house), house):
             since_renewal_s = 0.0
         for step in (expire, settle, catch_up, sweep_book, sweep_keys):
             await _done(step(house), house)
+        if since_tidied_s >= TIDY_S:
+            since_tidied_s = 0.0
+            await _done(tidy(house), house)
         if house.book.away is not away:  # once, however often it is asked
             away = house.book.away
             house.log("book.away" if away else "book.back")
@@ -85,6 +91,13 @@ async def sweep_book(house: House) -> None:
 async def sweep_keys(house: House) -> None:
     """A slice of the idempotency keys whose day is over; what is kept is counted anew."""
     await house.runs.sweep()
+
+
+async def tidy(house: House) -> None:
+    """A slice of what is kept no longer: people's names, how a request went."""
+    done = await house.retention.sweep()
+    if done.renamed or done.purged:
+        house.log("retention.kept", renamed_count=done.renamed, purged_count=done.purged)
 
 
 async def renew(house: House) -> None:

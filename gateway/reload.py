@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.assembly import cache_terms, directory_config, issuer_rules
+from gateway.assembly import cache_terms, directory_config, issuer_rules, periods
 from gateway.caching_start import enforce
 from gateway.house import House
 from gateway.recording import ensure_secrets
@@ -54,6 +54,7 @@ async def reload(house: House, settings: Settings, now_s: Callable[[], int]) -> 
         return settings
     house.prices.listed = prices
     house.directory.configure(config)
+    house.retention.periods = periods(fresh)
     executors = {id(each.executor): each.executor for each in house.deployments.values()}
     house.classes.enforce(facts.service_classes(fresh.classes), executors.values())
     await enforce(house, cache_terms(fresh))

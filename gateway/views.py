@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from gateway.errors import invalid
+from gateway.errors import ApiError, invalid
 from gateway.house import House
 from gateway.lifecycle import standing_of, usable_models
 from gateway.service_classes import terms_view
@@ -140,7 +140,15 @@ def balance_view(balance: Balance) -> dict[str, object]:
 
 
 def explanation_view(found: Explanation, *, operator: bool) -> dict[str, object]:
-    """Four stages, tokens, price; for operators device time and what was wasted as well."""
+    """Four stages, tokens, price; for operators device time and what was wasted as well.  Raises ApiError 410."""
+    if found.purged:
+        raise ApiError(
+            410,
+            "invalid_request_error",
+            "request_purged",
+            "How this request went was kept for its time and is not known any more. What it cost stands in the "
+            "reports: 'lockgate usage report --by request', for its day.",
+        )
     dims, record = found.dims, found.record
     view: dict[str, object] = {
         "request_id": found.request_id,

@@ -45,6 +45,7 @@ class Purpose(StrEnum):
     PSEUDONYM = "pseudonym"
     REQUEST_IDS = "request-ids"
     IDEMPOTENCY = "idempotency"
+    FORGOTTEN = "forgotten"
     KEY_ID = "key-id"
     TENANT_SECRETS = "tenant-secrets"
     CACHE_PUBLIC = "cache-public"
@@ -95,9 +96,16 @@ class Keyring:
         digest = self.idempotency("retry")
         return lambda parts: digest([part.encode() for part in parts])[:16]
 
+    def forgotten(self) -> Callable[[Sequence[bytes]], bytes]:
+        """The parts of a name to 32 bytes, by which it is called where it is not to be read any more."""
+        return self._digest(Purpose.FORGOTTEN, b"")
+
     def idempotency(self, use: str) -> Callable[[Sequence[bytes]], bytes]:
         """The parts of one thing to 32 bytes, as `retry_keys`.  `use`: what of, so that a key is never equal to a body."""
-        key = self.derive(Purpose.IDEMPOTENCY, use.encode())
+        return self._digest(Purpose.IDEMPOTENCY, use.encode())
+
+    def _digest(self, purpose: Purpose, context: bytes) -> Callable[[Sequence[bytes]], bytes]:
+        key = self.derive(purpose, context)
         return lambda parts: hmac.new(
             key, b"".join(_sized(part) for part in parts), hashlib.sha256
         ).digest()

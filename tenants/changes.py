@@ -28,6 +28,9 @@ class ChangeKind(StrEnum):
     TENANT_SHREDDED = "tenant_shredded"
     ROOT_REWRAPPED = "root_rewrapped"
     ROOT_RELEASED = "root_released"
+    USER_PSEUDONYMISED = "user_pseudonymised"
+    TENANT_DELETION_BEGUN = "tenant_deletion_begun"
+    TENANT_DELETED = "tenant_deleted"
     CONFIGURED = "configured"
     LEARNED = "learned"  # another gateway changed something
 

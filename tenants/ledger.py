@@ -20,6 +20,7 @@ commit only decides).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Connection, Text, func, select
@@ -234,6 +235,8 @@ class _Page:
             self._postings.transfer(row, "overrun", AVAILABLE, SPEND, total - row["amount"])
         else:
             self._correct(row, total)
+            if record is not None:  # whoever it was may have another name by now
+                record = replace(record, dims=usage.dims_of(row))
         # What used nothing has a line too, so that every report knows of it.
         nothing = (Line(Meter.OUTPUT, 0, self._prices[row["price_id"]].output, 0),)
         self._postings.lines(row, USAGE, charge.lines or nothing)

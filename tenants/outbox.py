@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, select, update
 
 from tenants import schema
 from tenants.sql import insert_new
@@ -27,8 +27,6 @@ PARTS = 1_000_000
 """A threshold is kept as millionths of a limit."""
 CLAIM_MS = 120_000
 CLAIMED_MOST = 16
-KEPT_MS = 400 * 86_400_000
-"""Told rows go after that; by then their window has long ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +92,6 @@ def finish(conn: Connection, told: Told, outcome: str, *, now_ms: int) -> None:
         .where(_O.c.id == told.id, _O.c.done_at_ms.is_(None))
         .values(done_at_ms=now_ms, outcome=outcome)
     )
-    conn.execute(delete(_O).where(_O.c.done_at_ms < now_ms - KEPT_MS))
 
 
 def _row(of: Reached, now_ms: int) -> dict[str, Any]:

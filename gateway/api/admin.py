@@ -268,7 +268,10 @@ async def request(call: Call) -> object:
         owner = access.Owner(dims.tenant, dims.issuer, dims.user)
         if access.may_operate(call.who) or access.may_read_request(call.who, owner):
             return views.explanation_view(found, operator=access.may_operate(call.who))
-    raise not_found("There is no such request, or it was refused before it ran: see the audit log.")
+    raise not_found(
+        "There is no such request, or it was refused before it ran: see the audit log, which outlasts what is kept "
+        "of refusals."
+    )
 
 
 async def check(call: Call) -> object:

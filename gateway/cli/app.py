@@ -28,6 +28,7 @@ from gateway.cli import (
     secrets,
     serve,
     usage,
+    users,
 )
 from gateway.cli.show import say
 
@@ -79,6 +80,7 @@ for name, group, says in (
     ("token", credentials.tokens, "Tokens of people: mint in development, revoke anywhere."),
     ("key", credentials.keys, "API keys of services."),
     ("tenant", accounts.tenants, "Tenants: list, suspend, resume, shred; their secrets."),
+    ("user", users.users, "People, as what is kept names them: pseudonymise."),
     ("budget", budgets.budgets, "Budgets: set, show, top-up, credit, refund."),
     ("usage", usage.usage, "What was used and what it cost: report, export, reconcile, close."),
     ("document", registered.documents, "Documents: add, list, grant, revoke, delete."),

@@ -41,6 +41,7 @@ def load(path: Path, env: Mapping[str, str], *, now_s: int | None = None) -> Set
         plans=dict(file.plans),
         tenants=dict(file.tenants),
         webhooks=file.webhooks,
+        retention=file.retention,
         models_dir=_models_dir(env, file.state.dir),
         notices=notices(file),
     )

@@ -29,6 +29,7 @@ from gateway.settings.shape import (
     Numerics,
     Plan,
     Price,
+    Retention,
     ServiceClass,
     State,
     Webhooks,
@@ -39,6 +40,10 @@ from security.outbound import url_fault
 POSTGRES_OPTIONS = frozenset({"host", "sslmode"})
 """`host` for the folder of a Unix socket; `sslmode` as libpq spells it."""
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?", re.ASCII)
+
+
+GUARDED_DAYS = 40
+"""Longer than any budget's window that ends, and than its row is kept (`tenants.retention`)."""
 
 
 def not_yet(path: str, wrong: str, neutral: str, why: str) -> Fault:
@@ -218,6 +223,17 @@ def _webhooks(webhooks: Webhooks, path: str) -> Iterator[Fault]:
         )
 
 
+def _retention(retention: Retention, path: str) -> Iterator[Fault]:
+    for name in ("user_ids_days", "notices_days"):
+        if 0 < getattr(retention, name) < GUARDED_DAYS:
+            yield Fault(
+                f"{path}.{name}",
+                f"is {getattr(retention, name)}, and a month's budgets still count what was then",
+                f"0 (for ever) or at least {GUARDED_DAYS}",
+                f"Set {GUARDED_DAYS} or more.",
+            )
+
+
 CHECKS: Mapping[type, Check] = MappingProxyType(
     {
         Listen: _listen,
@@ -230,6 +246,7 @@ CHECKS: Mapping[type, Check] = MappingProxyType(
         Plan: _plan,
         Budget: _budget,
         Webhooks: _webhooks,
+        Retention: _retention,
     }
 )
 

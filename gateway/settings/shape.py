@@ -25,6 +25,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000_000_000)]
 PerMinute = Annotated[int, Meta(ge=1, le=PER_MINUTE_MAX)]
 NanoUsd = Annotated[int, Meta(ge=0, le=9_000_000_000_000_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Days = Annotated[int, Meta(ge=0, le=36_500)]
 Weight = Annotated[float, Meta(ge=0.001, le=1000)]
 
 
@@ -257,6 +258,14 @@ class Webhooks(Part, frozen=True, kw_only=True):
     allow_private: bool = False
 
 
+class Retention(Part, frozen=True, kw_only=True):
+    """In days, from when a request was made; 0: for ever.  What it cost is kept for ever in any case."""
+
+    user_ids_days: Days = 0
+    request_days: Days = 400
+    notices_days: Days = 400
+
+
 class File(Part, frozen=True, kw_only=True):
     """One configuration file, whole."""
 
@@ -270,6 +279,7 @@ class File(Part, frozen=True, kw_only=True):
     plans: dict[Name, Plan]
     tenants: dict[Name, Tenant]
     webhooks: Webhooks = Webhooks()
+    retention: Retention = Retention()
 
 
 class Mode(StrEnum):
@@ -296,6 +306,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     plans: dict[str, Plan]
     tenants: dict[str, Tenant]
     webhooks: Webhooks
+    retention: Retention = Retention()
     models_dir: Path
     threads: int | None = None
     vllm_metrics: bool = False

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from policies.price import Charge
 from tenants import ledger, usage
+from tenants.purging import PURGED
 from tenants.scopes import Dimensions
 from tenants.usage import UsageRecord
 
@@ -25,6 +26,11 @@ class Explanation:
     charge: Charge | None
     estimated: bool
     refunded_nano_usd: int = 0
+
+    @property
+    def purged(self) -> bool:
+        """How it went was kept for its time, and is no more."""
+        return self.record is not None and self.record.outcome == PURGED
 
 
 def explain(conn: Connection, request_id: str) -> Explanation | None:

@@ -33,6 +33,7 @@ from tenants.schema.registered import (
     registration_state,
     registration_text,
 )
+from tenants.schema.retention import erasure, period_seal, pseudonym_salt, tenant_deletion
 
 __all__ = [
     "adjustment",
@@ -40,13 +41,16 @@ __all__ = [
     "budget_override",
     "budget_window",
     "change",
+    "erasure",
     "idempotency",
     "ledger_entry",
     "metadata",
     "outbox",
     "period",
     "period_gate",
+    "period_seal",
     "price",
+    "pseudonym_salt",
     "registration",
     "registration_reader",
     "registration_state",
@@ -55,6 +59,7 @@ __all__ = [
     "reservation",
     "revocation",
     "suspension",
+    "tenant_deletion",
     "tenant_secret",
     "usage_event",
 ]

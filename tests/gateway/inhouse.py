@@ -46,7 +46,7 @@ from policies.price import PriceList
 from security import api_keys
 from security.audit_log import AuditLog
 from security.audit_signer import AuditKeys
-from security.authenticate import Authenticator
+from security.authenticate import KEY_ISSUER, Authenticator
 from security.dev_issuer import open_dev_issuer
 from security.jwks_source import FileReader, JwksSource
 from security.keyring import Purpose, open_keyring
@@ -57,6 +57,7 @@ from tenants.config import DirectoryConfig, PlanConfig, TenantConfig
 from tenants.directory import Directory
 from tenants.finance import Finance
 from tenants.journal import Journal
+from tenants.retention import Retention
 from tenants.secrets import SecretTable
 from tenants.store import Store
 from tenants.tempo import MemoryTempo, Tempo
@@ -244,6 +245,7 @@ async def inhouse(
             tempo=tempo or MemoryTempo(lambda: time.monotonic_ns() // 1_000_000),
             book=book,
             finance=Finance(store, clock_ms=clock.wall_ms),
+            retention=Retention(store, keyring.forgotten(), clock.wall_ms, os.urandom, KEY_ISSUER),
             deployments={MODEL: deployment},
             audit=audit,
             caches=found,

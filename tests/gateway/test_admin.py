@@ -76,6 +76,10 @@ DOORS = (
         body={"tenant": "acme", "usd": "5.5", "scope": "project", "id": "p"},
     ),
     door(
+        *("POST", "/v1/admin/users/pseudonymise", OPERATOR, ADMIN),
+        body={"tenant": "acme", "user": "nobody", "issuer": ISSUER, "reason": "r"},
+    ),
+    door(
         *("POST", "/v1/admin/budgets/top-up", OPERATOR, MONEY),
         body={"tenant": "acme", "usd": "1.5", "reason": "r"},
     ),

@@ -15,11 +15,23 @@ import pytest
 from sqlalchemy import Connection, event
 
 from policies.facts import Budget, Meters
-from tenants import adjustments, leases, ledger, outbox, prices, schema, usage, windows
+from tenants import (
+    adjustments,
+    forgetting,
+    leases,
+    ledger,
+    outbox,
+    prices,
+    purging,
+    schema,
+    usage,
+    windows,
+)
 from tenants import idempotency_rows as keys
 from tenants.adjustments import AdjustAsk, Kind
 from tenants.asks import BookFault, LapseAsk, SettleAsk, VoidAsk
 from tenants.idempotency_rows import Claim
+from tenants.pseudonyms import Names, Person
 from tenants.scopes import BudgetAccount
 from tenants.sql import drive
 from tenants.store.sqlite import opened
@@ -102,6 +114,19 @@ def sweep(conn: Connection) -> None:
     keys.sweep(conn, now_ms=NOON_MS)
 
 
+def forget(conn: Connection) -> None:
+    """All but what an operator asks of one person, once: changes, notices."""
+    names, who = Names("acme", lambda _: b"d" * 32, b"salt"), Person("acme", "idp", "alice")
+    forgetting.tenants_of(conn)
+    forgetting.oldest_ms(conn, "acme")
+    span = {"from_ms": 0, "to_ms": NOON_MS + HOUR_MS}
+    forgetting.forget_person(conn, names, who, before_ms=NOON_MS, now_ms=NOON_MS)
+    forgetting.forget_recorded(conn, names, who, **span)
+    forgetting.forget_all(conn, names, now_ms=NOON_MS, **span)
+    purging.purge(conn, "acme", **span)
+    purging.drop_notices(conn, before_ms=NOON_MS, people_before_ms=NOON_MS)
+
+
 @contextmanager
 def noted(conn: Connection) -> Iterator[dict[str, Any]]:
     """The statements meanwhile, each with what it was given last."""
@@ -141,7 +166,7 @@ def test_nothing_on_the_way_of_a_request_looks_through_a_table() -> None:
         writer, reader = opened(where / "x.db")
         with writer.engine.begin() as conn:
             prices.keep(conn, [PRICE])
-            for work in (hold_by_key, end, adjust, tell, sweep):
+            for work in (hold_by_key, end, adjust, tell, sweep, forget):
                 assert looks_through(conn, work) == [], work.__name__
         writer.close()
         reader.close()
