@@ -12,7 +12,9 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
 from typing import NoReturn
@@ -23,16 +25,19 @@ from executor.batch import Runner
 from executor.contract import ModelCard
 from executor.numerics import Numerics
 from executor.scheduler.batching import Batching, BatchRule
-from executor.server import Progress, serve
+from executor.server import Mailbox, Progress, serve
 from executor.settings import POOL_PART, Policy, Settings
 from executor.undumped import forbid_dumps
 
 EXIT_FAILED = 70
+LAST_WORDS_S = 10.0
+"""As long as the longest step."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    prepare_process()
+    mailbox = Mailbox()
+    prepare_process(mailbox.close)
 
     settings = Settings(
         seqs_max=options.max_seqs,
@@ -60,12 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
             progress=progress,
         )
 
-    serve(load, options.socket, settings=settings, clock_ns=monotonic_ns)
-    return EXIT_FAILED
+    serve(load, options.socket, settings=settings, clock_ns=monotonic_ns, mailbox=mailbox)
+    return 0 if mailbox.closed else EXIT_FAILED
 
 
-def prepare_process() -> None:
-    """Logs, signals, no dumps, and the watch on the parent: all that is the process's own."""
+def prepare_process(orphaned: Callable[[], bool] = lambda: False) -> None:
+    """Logs, signals, no dumps, and the watch on the parent: all that is the process's own.  `orphaned`:
+    the parent is no more; whether somebody has last words to write, and will end the process then."""
     forbid_dumps()
     structlog.configure(
         processors=[
@@ -78,7 +84,7 @@ def prepare_process() -> None:
     )
     tell_crashes()
     signal.signal(signal.SIGTERM, _terminate)
-    threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
+    threading.Thread(target=_follow_parent, args=(orphaned,), name="parent", daemon=True).start()
 
 
 def tell_crashes() -> None:
@@ -104,11 +110,13 @@ def _terminate(*_: object) -> NoReturn:
     raise SystemExit(0)
 
 
-def _follow_parent() -> None:
-    """The parent never writes; the end of its pipe is its death.  Nothing here outlives us that
-    would need an orderly end: KV memory is anonymous, and the book is the gateway's."""
+def _follow_parent(orphaned: Callable[[], bool]) -> None:
+    """The parent never writes; the end of its pipe is its death.  All that is worth an orderly end is what
+    ran for it (`last_words`), and not for long: KV memory is anonymous, and the book is the gateway's."""
     while os.read(0, 4096):
         pass
+    if orphaned():
+        time.sleep(LAST_WORDS_S)
     os._exit(0)
 
 

@@ -289,11 +289,12 @@ class ExecutorProcess:
 
 async def _end(process: Process) -> None:
     """Ask, wait, then make sure."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.terminate()  # before its input ends, which would say that we were killed
     if process.stdin is not None:
         process.stdin.close()
     if process.returncode is None:
-        with suppress(ProcessLookupError):
-            process.terminate()
         with suppress(TimeoutError):
             async with asyncio.timeout(_TERMINATE_S_MAX):
                 await process.wait()

@@ -20,6 +20,10 @@ from typing import Final, Protocol
 
 import msgspec
 
+from executor.contract_billed import WORDS_SUFFIX as WORDS_SUFFIX
+from executor.contract_billed import Billed as Billed
+from executor.contract_billed import Cause as Cause
+from executor.contract_billed import Word as Word
 from executor.contract_cache import COVERS_MAX as COVERS_MAX
 from executor.contract_cache import Allotted as Allotted
 from executor.contract_cache import Caching as Caching
@@ -115,6 +119,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     `sibling`: the number of an earlier request of this connection with the same prompt, whose
     prompt need not be computed twice.  Where there is none such, it is as if none was named.
     `caching`: under which labels blocks of its prompt are found and kept; None: none are.
+    `billed`: by which its counts are left for the next gateway, should this one be lost (`Word`); None: not.
     `warm`: only to keep its pinned scopes: it ends STOP with nothing generated, or QUOTA with nothing kept; at
     once, and with nothing computed, where all of it is pinned already or its owner's part has no room."""
 
@@ -133,6 +138,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     part: bool = False
     caching: Caching | None = None
     warm: bool = False
+    billed: Billed | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
@@ -184,29 +190,6 @@ class Emitted(msgspec.Struct, frozen=True, kw_only=True, tag="emitted"):
     request: int
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
-
-
-class Cause(StrEnum):
-    """Why a request ended.  STOP and LENGTH are normal; the rest are the gateway's to explain."""
-
-    STOP = "stop"  # a stop token
-    LENGTH = "length"  # max_new_tokens, or the context was full
-    ABORTED = "aborted"
-    QUEUE_DEADLINE = "queue_deadline"
-    REFUSED = "refused"  # can never fit, malformed: the gateway should have caught it
-    GRAMMAR = "grammar"  # it cannot be compiled; `detail` says why, in a sentence for the caller
-    GRAMMAR_BUDGET = "grammar_budget"  # it took more processor time or memory than one may
-    BACKLOG = (
-        "backlog"  # too much of its own tenant's waits: it would be late, or made room for others
-    )
-    OVERLOADED = (
-        "overloaded"  # it would be late, or there is no room, though within its share: our doing
-    )
-    REVOKED = "revoked"  # its right to read something that it names ended
-    QUOTA = (
-        "quota"  # of a warm submit: what is to be pinned is more than its owner's part has room for
-    )
-    CRASHED = "crashed"  # a fault of ours; retryable
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):

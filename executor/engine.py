@@ -42,6 +42,7 @@ from executor.contract import (
     Submit,
     Terms,
     Waiting,
+    Word,
 )
 from executor.cost import StepTimes
 from executor.deadlines import Deadlines
@@ -52,6 +53,7 @@ from executor.grammar.seats import Seats, gone
 from executor.guesses import Guesser, Planned, choose
 from executor.inbox import Gone, Inbox
 from executor.keeper import Keeper
+from executor.last_words import LastWords
 from executor.outbox import Outbox
 from executor.positions import Positions
 from executor.reception import Reception
@@ -94,6 +96,7 @@ class Engine:
         self._scheduler: Walled[Sequence] = Walled(policy, self._limits)
         self._seqs: dict[Key, Sequence] = {}
         self._out = Outbox()
+        self._last_words = LastWords()
         self._seats = Seats(grammars)
         self._foyer = Foyer(self._seats, runner.block_tokens, self._settings.bounds)
         on = self._settings.speculation
@@ -350,7 +353,13 @@ class Engine:
         self.keeper.release(seq, cause)
         self._guesser.forget(key)
         self._positions.leave(seq)
-        self._out.say(key[0], seq.ended(cause, detail, retry_ms, displaced=displaced))
+        ended = seq.ended(cause, detail, retry_ms, displaced=displaced)
+        self._last_words.ended(seq, ended)
+        self._out.say(key[0], ended)
+
+    def last_words(self) -> list[Word]:
+        """For the next gateway, where this one is lost."""
+        return self._last_words.said(self._seqs.values())
 
     def _lanes(self) -> list[Lane]:
         scheduler = self._scheduler

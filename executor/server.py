@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from executor import last_words
 from executor.batch import Runner
 from executor.block_manager import NotWiped
 from executor.contract import Broken, Command, Loading, Message, ModelCard, Ready, Report, Submit
@@ -62,6 +63,8 @@ class Mailbox:
         self._bytes = 0
         self._resume: Callable[[], None] | None = None
         self._woken = False
+        self._driven = False
+        self.closed = False
 
     def put(self, item: Item, resume: Callable[[], None]) -> bool:
         """File it; False if the sender should pause until `resume` is called."""
@@ -90,6 +93,17 @@ class Mailbox:
         with self._lock:
             self._woken = True
             self._lock.notify()
+
+    def open(self) -> None:
+        """From now on there is an engine that takes."""
+        self._driven = True
+
+    def close(self) -> bool:
+        """Nothing more will come.  Whether there is an engine to hear it."""
+        with self._lock:
+            self.closed = self._woken = True
+            self._lock.notify()
+        return self._driven
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until there is something to take, or `wake` was called since the last wait, or for so long."""
@@ -233,10 +247,11 @@ def serve(
     *,
     settings: Settings,
     clock_ns: Callable[[], int],
+    mailbox: Mailbox,
 ) -> None:
     """Load and serve until the thread is told to end (SystemExit from a signal handler).  Returns
-    only when step after step failed: the process should be replaced."""
-    mailbox = Mailbox()
+    when step after step failed: the process should be replaced; and when `mailbox` is closed since the
+    gateway is no more, with last words left beside the socket."""
     io = Io(socket, mailbox)
     io.start()
     try:
@@ -275,14 +290,17 @@ def serve(
                 device=card.device,
                 memory=memory_line(card),
             )
+            mailbox.open()
             _drive(engine, mailbox, io, clock_ns)
+            if mailbox.closed:
+                last_words.write(engine.last_words(), socket.parent)
     finally:
         with suppress(TimeoutError, RuntimeError):
             io.stop()
 
 
 def _drive(engine: Engine, mailbox: Mailbox, io: Io, clock_ns: Callable[[], int]) -> None:
-    while not engine.failed:
+    while not engine.failed and not mailbox.closed:
         if not engine.busy:
             wake_ns = engine.wake_ns
             mailbox.wait(None if wake_ns is None else max(0.0, (wake_ns - clock_ns()) / 1e9))
@@ -293,7 +311,8 @@ def _drive(engine: Engine, mailbox: Mailbox, io: Io, clock_ns: Callable[[], int]
             return
         if reports:
             io.send(reports)
-    _log.error("engine_gives_up")
+    if engine.failed:
+        _log.error("engine_gives_up")
 
 
 def _check_folder(path: Path) -> None:

@@ -338,7 +338,7 @@ async def opened(
             following = asyncio.create_task(follow(epochs, log))
             stack.push_async_callback(_cancelled, following)
         await enforce(house, cache_terms(settings))
-        housekeeping = asyncio.create_task(keep_house(house))
+        housekeeping = asyncio.create_task(keep_house(house, state / "run"))
         stack.push_async_callback(_cancelled, housekeeping)
         await stack.enter_async_context(telling(house, settings))
         sealing = asyncio.create_task(keep_sealed(house))

@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from executor.contract import Caching, Cause, Ended, Grammar, Pace, Sampling, Submit
+from executor.contract import Caching, Ended, Grammar, Pace, Sampling, Submit
 from gateway.caching import Scoping
 from gateway.errors import ApiError
+from gateway.metering import TURNED_AWAY, Part, billed
 from gateway.middleware.wire import ClientGone
 from policies.facts import Meters, Principal
 from policies.price import Charge
@@ -24,11 +25,6 @@ from tenants.asks import Hold
 from tenants.scopes import Dimensions
 from tenants.tempo import Headroom
 from tenants.usage import UsageRecord
-
-TURNED_AWAY = frozenset({Cause.BACKLOG, Cause.OVERLOADED})
-"""Told at once, or before it ran, that it would not be served."""
-OURS = TURNED_AWAY | {Cause.CRASHED, Cause.QUEUE_DEADLINE, Cause.REFUSED, Cause.QUOTA}
-"""Ends that the caller neither asked for nor gets anything from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,26 +141,21 @@ class Case:
         return any(each.prefilled or each.generated for each in self.ended.values())
 
     def meters(self) -> Meters:
-        """What is billed (DESIGN.md, 9): input whose prefill ran, and what was taken from the cache in its
-        stead as far as it may be told, once a prompt; output generated.
-        What a fault of ours cut off is priced zero, whichever of the choices met it."""
-        ours = OURS - {Cause.BACKLOG} if self.delivered_tokens else OURS
-        if self.outcome == "crashed" or any(each.cause in ours for each in self.ended.values()):
+        """What is billed.  What a fault of ours cut off is priced zero, whichever of the choices met it."""
+        if self.outcome == "crashed":
             return Meters()
-        inputs: dict[int, tuple[int, int]] = {}
-        for index, each in self.ended.items():
-            prompt = index // self.job.n  # of siblings that one counts which prefilled most
-            inputs[prompt] = max(inputs.get(prompt, (0, 0)), (each.prefilled, each.cached))
-        if self.job.warm:
-            return Meters(cache_write=sum(prefilled for prefilled, _ in inputs.values()))
-        return Meters(
-            input=sum(prefilled for prefilled, _ in inputs.values()),
-            cached_input=sum(
-                min(cached, len(self.job.prompts[prompt]) - prefilled) if prefilled else 0
-                for prompt, (prefilled, cached) in inputs.items()
-            ),
-            output=sum(self.billed_output(index) for index in self.ended),
+        parts = (
+            Part(
+                prompt=(prompt := index // self.job.n),
+                prompt_tokens=len(self.job.prompts[prompt]),
+                prefilled=each.prefilled,
+                cached=each.cached,
+                output=self.billed_output(index),
+                cause=each.cause,
+            )
+            for index, each in self.ended.items()
         )
+        return billed(parts, delivered=self.delivered_tokens > 0, warm=self.job.warm)
 
     def billed_output(self, index: int) -> int:
         generated = self.ended[index].generated

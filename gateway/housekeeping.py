@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from gateway.house import House
+from gateway.left_behind import book_left
 from gateway.registered_records import confirmed, event_of, require_log, write
 from security.audit import RegisteredEvent
 
@@ -17,8 +19,8 @@ TIDY_S = 60.0
 SWEEP_S = 5.0
 
 
-async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
-    """Renew what runs, resolve what was left behind.  A step that fails is logged and tried again:
+async def keep_house(house: House, run: Path, *, every_s: float = SWEEP_S) -> None:
+    """Renew what runs, resolve what was left behind, also below `run`.  A step that fails is logged and tried again:
     without this task every lease would lapse under running requests."""
     since_renewal_s = 0.0
     since_tidied_s = 0.0
@@ -34,6 +36,7 @@ async def keep_house(house: House, *, every_s: float = SWEEP_S) -> None:
         if since_tidied_s >= TIDY_S:
             since_tidied_s = 0.0
             await _done(tidy(house), house)
+        await _done(book_left(house, run), house)
         if house.book.away is not away:  # once, however often it is asked
             away = house.book.away
             house.log("book.away" if away else "book.back")

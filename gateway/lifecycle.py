@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from executor.contract import Caching, Submit
+from executor.contract import Billed, Caching, Submit
 from gateway import idempotency
 from gateway.answer import Answer
 from gateway.case import Case, Job
@@ -281,8 +281,9 @@ def submits_of(house: House, grant: Grant, hold: Hold, share: tuple[str, float])
             workload=dims.service_class or "",
             share=((tenant, grant.standing.weight), share),
             queue_ms_max=house.timings.queue_ms_max,
+            billed=Billed(hold.request_id, index // grant.job.n),
         )
-        for each in grant.job.submits(grant.sized.max_output_tokens, cachings)
+        for index, each in enumerate(grant.job.submits(grant.sized.max_output_tokens, cachings))
     ]
 
 

@@ -30,6 +30,7 @@ from tests.bench.wire import Client, Endpoint
 USER, TENANT = "acme/alice", "acme"
 IDLE_S_MAX = 30.0
 RUN_S_MAX = 300.0
+CRASH_OUTPUT_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +255,8 @@ async def crash_gateway(
     converge_s_max: float = 180.0,
 ) -> Crashed:
     """`kill -9` of the gateway in mid-stream, then a restart on the same state.  Clients see a cut
-    (nobody is left to say more), never a normal end; the orphaned executor ends by itself."""
+    (nobody is left to say more), never a normal end; the orphaned executor ends by itself, and what it ran
+    is billed as used."""
     executor_pid = (await site.admin.status()).executor.pid
     before = await site.admin.usage()
     seen, killed_s = await _streams_then(site, count, seed, kill)
@@ -268,6 +270,13 @@ async def crash_gateway(
     orphan = executor_pid is not None and alive(executor_pid)
     if orphan:
         faults.append("the old executor outlived its gateway")
+
+    async def as_used() -> bool:
+        billed = (await site.admin.usage()).since(before)
+        return 0 < billed.output_tokens < count * CRASH_OUTPUT_TOKENS
+
+    if await until(as_used, deadline_s=30.0) is None:
+        faults.append("what the executor left was not billed as used")
     return await _settled(
         site,
         "gateway",
@@ -286,7 +295,7 @@ async def _streams_then(
     site: Site, count: int, seed: int, strike: Callable[[], None]
 ) -> tuple[dict[str, int], float]:
     """Strike once each of `count` streams has text; how each then ended, and when it was struck."""
-    shape = Shape(site.model, input_tokens=32, output_tokens=512)
+    shape = Shape(site.model, input_tokens=32, output_tokens=CRASH_OUTPUT_TOKENS)
     client = Client(Endpoint.parse(site.base_url), site.tokens[USER])
     talking = asyncio.Barrier(count + 1)
 

@@ -216,7 +216,7 @@ def test_a_killed_gateway_loses_no_money(server: Server) -> None:
     assert not seen.orphan
     after = asyncio.run(server.site.admin.usage()).since(before)
     rows = asyncio.run(server.site.admin.usage("acme"))
-    assert after.requests >= seen.streams  # each cut stream is billed as reserved, none is lost
+    assert after.requests >= seen.streams  # each cut stream is billed, none is lost
     assert rows.nano_usd <= asyncio.run(server.site.admin.usage()).nano_usd
     said, _ = capital(server.site, "globex/carol")
     assert "Paris" in said

@@ -44,7 +44,7 @@ from executor.inbox import Gone
 from executor.sampler import sample
 from executor.scheduler.protocol import Limits, Scheduler
 from executor.sequence import Sequence as Seq
-from executor.server import Progress, serve
+from executor.server import Mailbox, Progress, serve
 from executor.settings import Policy, Settings
 from policies.scope.context import Context
 
@@ -274,7 +274,8 @@ def main() -> None:
     """A whole executor process around the fake: `--socket PATH`, and `--broken` cannot load."""
     arguments = sys.argv[1:]
     path = Path(arguments[arguments.index("--socket") + 1])
-    prepare_process()
+    mailbox = Mailbox()
+    prepare_process(mailbox.close)
     runner = FakeRunner(kv_blocks=256, block_tokens=16, context_tokens=4000)
 
     def load(progress: Progress) -> tuple[ModelCard, FakeRunner]:
@@ -291,8 +292,8 @@ def main() -> None:
         raise RuntimeError
 
     settings = Settings(pool_part=0.25, check_invariants=True)
-    serve(load, path, settings=settings, clock_ns=monotonic_ns)
-    sys.exit(EXIT_FAILED)
+    serve(load, path, settings=settings, clock_ns=monotonic_ns, mailbox=mailbox)
+    sys.exit(0 if mailbox.closed else EXIT_FAILED)
 
 
 ROOT = Path(__file__).parents[2]

@@ -114,6 +114,11 @@ class Inhouse:
     def operator(self, name: str = "operator") -> Caller:
         return Caller(self.admin, self.tokens[name])
 
+    @property
+    def run(self) -> Path:
+        """Below which executors open their sockets."""
+        return self.folder / "run"
+
     async def at_rest(self) -> None:
         """Nothing of any request is left anywhere."""
         assert len(self.house.live) == 0

@@ -35,7 +35,7 @@ def away(home: Inhouse) -> Iterator[None]:
 def test_it_is_told_and_it_comes_back(tmp_path: Path) -> None:
     async def run() -> None:
         async with inhouse(tmp_path) as home:
-            keeping = asyncio.create_task(keep_house(home.house, every_s=0.01))
+            keeping = asyncio.create_task(keep_house(home.house, home.run, every_s=0.01))
             ready = home.caller(None)
             assert (await ready.get("/ready")).status == 200
             await home.house.book.hold(ask("ran"))

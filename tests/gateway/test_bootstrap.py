@@ -47,7 +47,7 @@ def test_housekeeping_survives_a_round_that_fails(
                 raise RuntimeError("CANARY")
 
             monkeypatch.setattr(type(home.house.book), "sweep", lambda self: broken())
-            task = asyncio.create_task(keep_house(home.house, every_s=0.001))
+            task = asyncio.create_task(keep_house(home.house, home.run, every_s=0.001))
             async with asyncio.timeout(10):
                 await rounds.wait()
             assert not task.done()

@@ -129,7 +129,7 @@ def test_a_round_goes_on_past_what_fails(tmp_path: Path, monkeypatch: pytest.Mon
             patched.setattr(registered.documents, "confirm", down)
             patched.setattr(registered.documents, "forget", down)
             patched.setattr(home.house.book, "sweep", book_down)
-            house = asyncio.create_task(housekeeping.keep_house(home.house, every_s=0))
+            house = asyncio.create_task(housekeeping.keep_house(home.house, home.run, every_s=0))
             async with asyncio.timeout(20):
                 await swept.wait()
             house.cancel()

@@ -1,0 +1,154 @@
+"""What the executor of a killed gateway left is booked by the next: as used, once, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from executor import last_words
+from executor.contract import WORDS_SUFFIX, Cause, Word
+from gateway.left_behind import book_left
+from policies.facts import Meters
+from tenants import leases
+from tests.gateway.inhouse import Inhouse, inhouse
+from tests.gateway.test_book_away import away
+from tests.tenants.house import PRICE, ask
+
+PROMPT, OUT = 100, 50
+RESERVED = 50_000
+INPUT, OUTPUT = 200, 600  # nano-USD a token, by that price
+
+
+def word(id_: str, **more: Any) -> Word:
+    whole: dict[str, Any] = {
+        "prompt": 0,
+        "prompt_tokens": PROMPT,
+        "prefilled": PROMPT,
+        "cached": 0,
+        "generated": 20,
+        "cause": Cause.ABORTED,
+    }
+    return Word(id=id_, **whole | more)
+
+
+def told(tmp_path: Path, test: Callable[[Inhouse, Path], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with inhouse(tmp_path) as home:
+            folder = home.run / "model"
+            folder.mkdir(parents=True)
+            await test(home, folder)
+            assert await home.house.book.open_holds() == 0
+
+    asyncio.run(run())
+
+
+async def held(home: Inhouse, *ids: str, **more: Any) -> None:
+    """As a gateway that was killed left them: billed as reserved, provisionally."""
+    book = home.house.book
+    for each in ids:
+        await book.hold(ask(each, prompt=PROMPT, out=OUT, **more))
+    await book._store.write(lambda conn: leases.recover(conn, owner="next", now_ms=1))
+    assert await book.open_holds() == 0
+
+
+async def charged(home: Inhouse, id_: str) -> tuple[str | None, int, bool]:
+    told = await home.house.book.explain(id_)
+    assert told is not None
+    return told.state, told.charge.total_nano_usd if told.charge else 0, told.estimated
+
+
+def test_it_is_billed_as_used(tmp_path: Path) -> None:
+    async def test(home: Inhouse, folder: Path) -> None:
+        await held(home, "ran", "waited", "ours")
+        assert await charged(home, "ran") == ("EXPIRED", RESERVED, True)
+        await home.house.book.hold(ask("open"))
+        words = [
+            word("ran"),
+            word("waited", prefilled=0, generated=0),
+            word("ours", cause=Cause.CRASHED),
+            word("open"),
+            word("nobody knows"),
+        ]
+        last_words.write(words, folder)
+        await book_left(home.house, home.run)
+        used = PROMPT * INPUT + 20 * OUTPUT
+        assert await charged(home, "ran") == ("SETTLED", used, False)
+        assert await charged(home, "open") == ("SETTLED", used, False)
+        assert await charged(home, "waited") == ("SETTLED", 0, False)
+        assert await charged(home, "ours") == ("SETTLED", 0, False)
+        assert [*folder.iterdir()] == []
+        (said,) = [each for each in home.logged if each["event"] == "book.last_words"]
+        assert (said["count"], said["unknown_count"]) == (5, 1)
+
+    assert PRICE.input * PROMPT + PRICE.output * OUT == RESERVED * 1_000_000
+    told(tmp_path, test)
+
+
+def test_what_was_booked_before_stays(tmp_path: Path) -> None:
+    async def test(home: Inhouse, folder: Path) -> None:
+        book = home.house.book
+        await book.hold(ask("done"))
+        await book.settle("done", Meters(input=PROMPT, output=1))
+        await book.hold(ask("nothing"))
+        await book.void("nothing")
+        before = await charged(home, "done")
+        last_words.write([word("done"), word("nothing")], folder)
+        await book_left(home.house, home.run)
+        assert await charged(home, "done") == before
+        assert (await charged(home, "nothing"))[:2] == ("VOIDED", 0)
+
+    told(tmp_path, test)
+
+
+def test_choices_share_a_prompt_and_prompts_do_not(tmp_path: Path) -> None:
+    async def test(home: Inhouse, folder: Path) -> None:
+        await held(home, "r", n=4)
+        last_words.write(
+            [
+                word("r", prompt=0, prefilled=60, cached=40, generated=1),
+                word("r", prompt=0, prefilled=0, generated=2),
+                word("r", prompt=1, prompt_tokens=30, prefilled=30, generated=3),
+                word("r", prompt=1, prompt_tokens=30, prefilled=10, generated=4),
+            ],
+            folder,
+        )
+        await book_left(home.house, home.run)
+        cached = PRICE.cached_input * 40 // 1_000_000
+        expected = (60 + 30) * INPUT + cached + (1 + 2 + 3 + 4) * OUTPUT
+        assert await charged(home, "r") == ("SETTLED", expected, False)
+
+    told(tmp_path, test)
+
+
+def test_it_waits_for_a_database_that_is_away(tmp_path: Path) -> None:
+    async def test(home: Inhouse, folder: Path) -> None:
+        await held(home, "ran")
+        await home.house.book.hold(ask("running"))
+        last_words.write([word("ran")], folder)
+        with away(home):
+            await home.house.book.settle("running", Meters(input=1))
+            assert home.house.book.away
+            await book_left(home.house, home.run)
+        assert len([*folder.iterdir()]) == 1
+        await home.house.book.book_journal()
+        await home.house.book.sweep()
+        await book_left(home.house, home.run)
+        assert (await charged(home, "ran"))[0] == "SETTLED"
+
+    told(tmp_path, test)
+
+
+def test_what_cannot_be_read_is_put_aside_and_told(tmp_path: Path) -> None:
+    async def test(home: Inhouse, folder: Path) -> None:
+        await held(home, "ran")
+        (folder / f"1{WORDS_SUFFIX}").write_bytes(b'{"id": "ran"\n')
+        last_words.write([word("ran")], folder)
+        await book_left(home.house, home.run)
+        await book_left(home.house, home.run)
+        assert (await charged(home, "ran"))[0] == "SETTLED"
+        assert [path.suffix for path in folder.iterdir()] == [".unreadable"]
+        assert [each["event"] for each in home.logged].count("last_words.unreadable") == 1
+
+    told(tmp_path, test)
