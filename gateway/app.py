@@ -27,6 +27,7 @@ from gateway.api import (
     registered_call,
     secrets,
     templates,
+    tenant_deletion,
     users,
 )
 from gateway.api.caller import Me, Model, Models, Request
@@ -118,6 +119,8 @@ def admin_app(house: House) -> ASGIApp:
                 _get("/v1/admin/check", route(admin.check)),
                 _get("/v1/admin/cache", route(cache.listed)),
                 _post("/v1/admin/cache/purge", change(cache.purged)),
+                _get(tenants + "{id}/export", route(tenant_deletion.export, tenants, "/export")),
+                _post(tenants + "{id}/delete", change(tenant_deletion.delete, tenants, "/delete")),
                 _get(tenants + "{id}/secret", route(secrets.secret, tenants, "/secret")),
                 *(
                     _post(f"{tenants}{{id}}{ends}", change(handler, tenants, ends))

@@ -50,7 +50,7 @@ from gateway.promises import Promises
 from gateway.recording import AuditGauges, ensure_secrets, open_audit
 from gateway.refused_start import REFUSED
 from gateway.registering import open_permission, registered_texts
-from gateway.reload import reload
+from gateway.reload import reload, tell_deleted
 from gateway.runs import open_runs
 from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
@@ -70,6 +70,7 @@ from tenants.book import Book
 from tenants.directory import Change, Directory
 from tenants.finance import Finance
 from tenants.journal import Journal
+from tenants.pseudonyms import tombstone
 from tenants.secrets import SecretTable
 from tenants.store import Store
 
@@ -265,8 +266,10 @@ async def opened(
             store,
             clock_s=lambda: clock.wall_ms() / 1000,
             epochs=epochs,
+            tombstone=partial(tombstone, keyring.forgotten()),
         )
         await directory.load()
+        tell_deleted(directory, log)
         await ensure_secrets(secrets_of, directory.tenants())
         rules = issuer_rules(
             settings, development, failed=lambda reason: log("jwks.failed", reason=reason)

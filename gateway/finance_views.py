@@ -17,6 +17,7 @@ from gateway.errors import invalid
 from gateway.views import usd, when
 from tenants.finance import Closed, Month, Reconciliation, Seal, State
 from tenants.reports import Cut, UsageRow
+from tenants.resealing import Resealed, chained
 
 SPANS = {
     "minute": "%Y-%m-%dT%H:%MZ",
@@ -138,10 +139,24 @@ def closed_view(shut: Closed) -> dict[str, object]:
     }
 
 
-def verified_view(kept: Closed, now: Seal) -> dict[str, object]:
+def verified_view(kept: Closed, now: Seal, links: Sequence[Resealed] = ()) -> dict[str, object]:
+    """`seals`: what it was sealed with before, each link from the one before to the one after."""
+    whole = chained(links, kept.sha256)
     return {
         "period": kept.name,
-        "agrees": kept.sha256 == now.sha256,
+        "agrees": kept.sha256 == now.sha256 and whole,
+        "seals": [
+            {
+                "at": when(each.at_ms),
+                "old_sha256": each.old_sha256,
+                "new_sha256": each.new_sha256,
+                "renamed": each.changed,
+                "usd": usd(each.spend_nano_usd),
+                "actor": each.actor,
+                "reason": each.reason,
+            }
+            for each in links
+        ],
         "kept": {
             "sha256": kept.sha256,
             "entries": kept.entries,

@@ -20,8 +20,15 @@ from gateway.settings import Mode, Settings, SettingsError, facts, load
 from policies.price import PriceList
 from security.audit import AuditEvent
 from tenants.asks import BookFault
+from tenants.directory import Directory
 
 AT_START = ("listen", "state", "audit", "models", "webhooks")
+
+
+def tell_deleted(directory: Directory, log: Callable[..., None]) -> None:
+    """Who stands in the file and is no more: nobody is served by that name again."""
+    for name in directory.left_out:
+        log("configuration.tenant_deleted", path=f"tenants.{name}", fix="Take it out of the file.")
 
 
 async def reload(house: House, settings: Settings, now_s: Callable[[], int]) -> Settings:
@@ -37,7 +44,9 @@ async def reload(house: House, settings: Settings, now_s: Callable[[], int]) -> 
         )
         config = directory_config(fresh)
         await house.book.publish_prices(prices.prices)
-        await ensure_secrets(house.secrets, config.tenants)
+        await ensure_secrets(
+            house.secrets, (each for each in config.tenants if not house.directory.is_deleted(each))
+        )
         house.authenticator.configure(rules)
     except SettingsError as why:
         for fault in why.faults:
@@ -54,6 +63,7 @@ async def reload(house: House, settings: Settings, now_s: Callable[[], int]) -> 
         return settings
     house.prices.listed = prices
     house.directory.configure(config)
+    tell_deleted(house.directory, house.log)
     house.retention.periods = periods(fresh)
     executors = {id(each.executor): each.executor for each in house.deployments.values()}
     house.classes.enforce(facts.service_classes(fresh.classes), executors.values())

@@ -145,6 +145,11 @@ def may_suspend(principal: Principal) -> bool:
     return _operates(principal, Role.OPERATOR, Role.OPERATOR_SECURITY)
 
 
+def may_delete_tenant(principal: Principal) -> bool:
+    """Take all of a tenant's rows out, money and people, and destroy what hangs on it."""
+    return may_operate(principal)
+
+
 def may_audit(principal: Principal) -> bool:
     return _operates(principal, Role.OPERATOR, Role.OPERATOR_SECURITY)
 

@@ -24,7 +24,7 @@ from tenants.changes import Change, ChangeKind, Listeners
 from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
 from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked
 from tenants.epochs import Epochs
-from tenants.known import Known, account_under, budget_fault
+from tenants.known import DirectoryFault, Known, account_under, budget_fault
 from tenants.scopes import BudgetAccount
 from tenants.store import Store
 
@@ -41,18 +41,9 @@ __all__ = [
     "TenantConfig",
 ]
 
-REVOCATION_KEPT_S = 400 * 86_400
-"""Where nobody knows when a token expires: longer than any token we accept ought to live."""
-EXPIRY_SLACK_S = 600
-"""Tokens are accepted a little after they expire; their revocations outlast that."""
-
-
-class DirectoryFault(Exception):
-    """What was asked for cannot be done; says what was wrong and what there is."""
-
 
 class Directory:
-    """`clock_s` is wall time.  `epochs`: by which other gateways hear of it, and it of theirs."""
+    """`clock_s` is wall time.  `epochs`: by which other gateways hear of it, and it of theirs.  `tombstone`: of a name."""
 
     def __init__(
         self,
@@ -61,7 +52,9 @@ class Directory:
         *,
         clock_s: Callable[[], float],
         epochs: Epochs | None = None,
+        tombstone: Callable[[str], str] = str,
     ) -> None:
+        self._tombstone = tombstone
         self._epochs = epochs
         self._generation = self._written = 0
         self._config, self._store = config, store
@@ -84,11 +77,11 @@ class Directory:
             return
         config = self._kept.config if self._kept else self._config
         generation, known = await self._store.read(  # the number first
-            lambda conn: (rows.generation(conn), Known(config, rows.load(conn)))
+            lambda conn: (rows.generation(conn), Known(config, rows.load(conn), self._tombstone))
         )
         if generation < self._written:
             return  # older than a change of ours that is visible: the next look finds a newer one
-        known.config = self._kept.config if self._kept else config  # reloaded meanwhile
+        known.configure(self._kept.config if self._kept else config)  # reloaded meanwhile
         self._kept, self._generation = known, generation
         self._listeners.publish(Change(ChangeKind.LEARNED, ""))
 
@@ -139,6 +132,15 @@ class Directory:
     def tenants(self) -> dict[str, bool]:
         """Every configured tenant, and whether it is suspended."""
         return {name: name in self._known.suspended for name in sorted(self._known.config.tenants)}
+
+    def is_deleted(self, tenant: str) -> bool:
+        """For good, whatever configuration says."""
+        return self._known.is_deleted(tenant)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Configured, and deleted."""
+        return self._known.left_out
 
     def plan_of(self, tenant: str) -> str:
         """The name of its plan.  Raises DirectoryFault for an unknown tenant."""
@@ -244,9 +246,9 @@ class Directory:
     ) -> None:
         """One token by its `jti`.  Without an issuer or tenant: whoever's it is."""
         now_s = self._now_s()
-        until_s = now_s + REVOCATION_KEPT_S
+        until_s = now_s + rows.REVOCATION_KEPT_S
         if expires_at_s is not None:
-            until_s = min(until_s, expires_at_s + EXPIRY_SLACK_S)
+            until_s = min(until_s, expires_at_s + rows.EXPIRY_SLACK_S)
         revoked = Revoked(RevocationKind.TOKEN, tenant, issuer, token_id, now_s, until_s)
         await self._revoke(revoked, ChangeKind.TOKEN_REVOKED, actor, reason)
 
@@ -255,7 +257,7 @@ class Directory:
     ) -> None:
         """Every token of a person that was issued up to this second."""
         now_s = self._now_s()
-        until_s = now_s + REVOCATION_KEPT_S
+        until_s = now_s + rows.REVOCATION_KEPT_S
         revoked = Revoked(RevocationKind.SUBJECT, tenant, issuer, subject, now_s, until_s)
         await self._revoke(revoked, ChangeKind.SUBJECT_REVOKED, actor, reason)
 
@@ -312,7 +314,7 @@ class Directory:
 
     def configure(self, config: DirectoryConfig) -> None:
         """A reloaded configuration takes effect at once; what operators set stays on top."""
-        self._known.config = config
+        self._known.configure(config)
         self._listeners.publish(Change(ChangeKind.CONFIGURED, ""))
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:

@@ -16,6 +16,11 @@ from sqlalchemy import Connection, delete, insert, select, update
 from policies.facts import Budget, Limits
 from tenants import generations, schema
 
+REVOCATION_KEPT_S = 400 * 86_400
+"""Where nobody knows when a token expires: longer than any token we accept ought to live."""
+EXPIRY_SLACK_S = 600
+"""Tokens are accepted a little after they expire; their revocations outlast that."""
+
 
 class RevocationKind(StrEnum):
     TOKEN = "token"  # noqa: S105 — the name of a kind, no secret
@@ -93,6 +98,7 @@ class Snapshot:
     revoked: tuple[Revoked, ...]
     suspended: frozenset[str]
     budgets: dict[BudgetTarget, Budget]
+    deleted: frozenset[str] = frozenset()
 
 
 def generation(conn: Connection) -> int:
@@ -129,6 +135,13 @@ def load(conn: Connection) -> Snapshot:
             ): msgspec.json.decode(row["budget"], type=Budget)
             for row in conn.execute(select(schema.budget_override)).mappings()
         },
+        deleted=frozenset(
+            conn.execute(
+                select(schema.tenant_deletion.c.digest).where(
+                    schema.tenant_deletion.c.ended_at_ms.is_not(None)
+                )
+            ).scalars()
+        ),
     )
 
 

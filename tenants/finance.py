@@ -15,12 +15,13 @@ from functools import partial
 from sqlalchemy import Connection
 
 from policies.periods import Hurdle, Month, State, hurdle, month_at, months, state_of
-from tenants import closing, exporting, periods, reconcile, reports
+from tenants import closing, exporting, periods, reconcile, reports, resealing
 from tenants.closing import Closed, Page, Place, Seal
 from tenants.focus import Export
 from tenants.reconcile import Count, Findings, Reconciliation
 from tenants.reports import Asked, Cut, UsageRow
 from tenants.reports.facts import Slice
+from tenants.resealing import Resealed
 from tenants.store import Store
 
 __all__ = ["CannotClose", "Closed", "Finance", "Hurdle", "Month", "Reconciliation", "Seal", "State"]
@@ -152,6 +153,10 @@ class Finance:
         if kept is None or kept.sha256 is None:
             return None
         return kept, await self.count(period)
+
+    async def seals(self, period: Month) -> tuple[Resealed, ...]:
+        """How often a closed month was sealed anew since, and why; oldest first."""
+        return await self._store.read(lambda conn: resealing.seals(conn, period.name))
 
     async def _kept(self, period: Month) -> Closed:
         kept = await self._store.read(lambda conn: closing.find(conn, period.name))

@@ -6,7 +6,7 @@ Refuses to know: SQL, event loops, who is told.  Source: DESIGN.md, settled ques
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from policies.budget import window_at
@@ -24,11 +24,19 @@ _Place = tuple[RevocationKind, str, str, str]
 """Kind, tenant, issuer, value."""
 
 
-class Known:
-    """Reads never wait.  Written only by `Directory`, on its event loop."""
+class DirectoryFault(Exception):
+    """What was asked for cannot be done; says what was wrong and what there is."""
 
-    def __init__(self, config: DirectoryConfig, kept: Snapshot) -> None:
-        self.config = config
+
+class Known:
+    """Reads never wait.  Written only by `Directory`, on its event loop.  `tombstone`: by which the name of a tenant
+    that was deleted is known; configured or not, there is no such tenant."""
+
+    def __init__(
+        self, config: DirectoryConfig, kept: Snapshot, tombstone: Callable[[str], str] = str
+    ) -> None:
+        self._deleted, self._tombstone = kept.deleted, tombstone
+        self.configure(config)
         self.keys: dict[str, KeyRecord] = {}
         self.by_digest: dict[bytes, str] = {}
         self.revoked: dict[_Place, Revoked] = {}
@@ -39,6 +47,15 @@ class Known:
             self.see_key(key)
         for revoked in kept.revoked:
             self.see_revoked(revoked)
+
+    def configure(self, config: DirectoryConfig) -> None:
+        """`left_out`: those of it that were deleted."""
+        self.left_out = tuple(name for name in config.tenants if self.is_deleted(name))
+        living = {name: of for name, of in config.tenants.items() if name not in self.left_out}
+        self.config = replace(config, tenants=living) if self.left_out else config
+
+    def is_deleted(self, tenant: str) -> bool:
+        return bool(self._deleted) and self._tombstone(tenant) in self._deleted
 
     def standing(self, principal: Principal) -> Standing | Deny:
         """What this principal may do, or NO_TENANT, TENANT_UNKNOWN, TENANT_SUSPENDED."""

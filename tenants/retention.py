@@ -70,6 +70,7 @@ class Retention:
     drawn: Callable[[int], bytes]
     key_issuer: str
     periods: Periods = field(default_factory=Periods)
+    deleting: set[str] = field(default_factory=set)  # tenants, by this process, now
     _marks: dict[tuple[str, str], int] = field(default_factory=dict)
     _day: int = 0
 

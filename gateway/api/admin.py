@@ -16,13 +16,14 @@ from msgspec import Meta
 from gateway import views
 from gateway.api.admin_call import Call
 from gateway.api.wire import query
-from gateway.errors import from_deny, invalid, not_found
+from gateway.errors import ApiError, conflict, from_deny, invalid, not_found
 from gateway.promises import COLUMNS, promises_view
 from gateway.queue import look, names, queue_view
 from gateway.quoting import fit
 from policies import access
 from policies.facts import Role
 from policies.verdict import Deny, Reason
+from tenants.deleting import Deleting
 from tenants.directory import Directory, KeyRecord
 from tenants.store import StoreUnavailable
 
@@ -108,6 +109,11 @@ async def _set_suspended(call: Call, *, suspended: bool) -> object:
     if suspended:
         await directory.suspend(call.name, reason=reason, actor=call.actor)
     else:
+        if await Deleting(call.house.retention).find(call.name) is not None:
+            raise conflict(
+                "tenant_deleting",
+                "This tenant is being deleted. 'lockgate tenant delete --abandon' ends that while nothing is destroyed.",
+            )
         await directory.resume(call.name, reason=reason, actor=call.actor)
     kind, ending = "tenant.suspended" if suspended else "tenant.resumed", None
     if suspended:
@@ -123,6 +129,11 @@ async def _set_suspended(call: Call, *, suspended: bool) -> object:
 
 def knowing(call: Call, tenant: str) -> Directory:
     """The directory, which knows this tenant; else 404."""
+    if call.house.directory.is_deleted(tenant):
+        raise ApiError(
+            *(410, "invalid_request_error", "tenant_deleted"),
+            f"The tenant '{fit(tenant)}' was deleted, and its name is not used again.",
+        )
     if tenant not in call.house.directory.tenants():
         raise not_found(f"There is no tenant '{fit(tenant)}'.")
     return call.house.directory

@@ -138,7 +138,8 @@ async def verify(call: Call) -> object:
     query(call.scope, frozenset())
     permit(access.may_close_period(call.who))
     assert call.name is not None
-    found = await call.house.finance.verify(period(call.name))
+    month = period(call.name)
+    found = await call.house.finance.verify(month)
     if found is None:
         raise not_found("This month is not closed.")
-    return finance_views.verified_view(*found)
+    return finance_views.verified_view(*found, await call.house.finance.seals(month))

@@ -129,10 +129,10 @@ async def shred(call: Call) -> object:
     if ask.confirm != tenant:
         raise invalid("confirm: expected the tenant's name, as in the path.", param="confirm")
     require_record(call)
-    return await unbroken(_shred(call, tenant, ask.reason))
+    return await unbroken(shredded(call, tenant, ask.reason))
 
 
-async def _shred(call: Call, tenant: str, reason: str) -> object:
+async def shredded(call: Call, tenant: str, reason: str) -> dict[str, object]:
     """What is kept goes first, so that it can be counted, and again at the end: what came meanwhile."""
     house = call.house
     await _note(call, ChangeKind.TENANT_SHREDDED, tenant, tenant, reason)

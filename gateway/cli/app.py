@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from gateway.cli import (
-    accounts,
     audit,
     audit_isolation,
     audit_purge,
@@ -27,6 +26,7 @@ from gateway.cli import (
     scheduling,
     secrets,
     serve,
+    tenant_deletion,
     usage,
     users,
 )
@@ -79,7 +79,11 @@ audit.audit.add_typer(
 for name, group, says in (
     ("token", credentials.tokens, "Tokens of people: mint in development, revoke anywhere."),
     ("key", credentials.keys, "API keys of services."),
-    ("tenant", accounts.tenants, "Tenants: list, suspend, resume, shred; their secrets."),
+    (
+        "tenant",
+        tenant_deletion.tenants,
+        "Tenants: list, suspend, resume, shred, delete; their secrets.",
+    ),
     ("user", users.users, "People, as what is kept names them: pseudonymise."),
     ("budget", budgets.budgets, "Budgets: set, show, top-up, credit, refund."),
     ("usage", usage.usage, "What was used and what it cost: report, export, reconcile, close."),

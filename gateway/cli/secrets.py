@@ -88,7 +88,7 @@ def shred(
     Its keys, budgets and usage stay, and it is served; 'tenant suspend' ends that.
     """
     server = connect(admin_url, token, state_dir)
-    confirm = tenant if yes else _typed(tenant)
+    confirm = tenant if yes else typed_again(tenant)
     done = server.post(_path(tenant, "shred"), {"reason": reason, "confirm": confirm})
     if as_json:
         document(done)
@@ -103,7 +103,7 @@ def shred(
     )
 
 
-def _typed(tenant: str) -> str:
+def typed_again(tenant: str) -> str:
     if not sys.stdin.isatty():
         raise Refusal("This cannot be undone. Give --yes.", exit_code=2)
     sys.stderr.write(f"This cannot be undone. Type {tenant} to go on: ")

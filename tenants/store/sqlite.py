@@ -61,7 +61,9 @@ def engine(path: Path, *, write: bool) -> Engine:
         connection.isolation_level = None
         connection.execute("PRAGMA journal_mode = WAL" if write else "PRAGMA query_only = ON")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA secure_delete = FAST")  # what is overwritten is not left behind
+        connection.execute(
+            "PRAGMA secure_delete = ON"
+        )  # what is overwritten or freed is not left behind
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA foreign_keys = ON")
 

@@ -57,6 +57,7 @@ from tenants.config import DirectoryConfig, PlanConfig, TenantConfig
 from tenants.directory import Directory
 from tenants.finance import Finance
 from tenants.journal import Journal
+from tenants.pseudonyms import tombstone
 from tenants.retention import Retention
 from tenants.secrets import SecretTable
 from tenants.store import Store
@@ -215,6 +216,7 @@ async def inhouse(
             ),
             store,
             clock_s=lambda: clock.wall_ms() / 1000,
+            tombstone=partial(tombstone, keyring.forgotten()),
         )
         await directory.load()
         secrets_of = TenantSecrets(keyring, SecretTable(store), rng=os.urandom)

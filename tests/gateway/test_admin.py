@@ -127,6 +127,12 @@ DOORS = (
         *("POST", "/v1/admin/cache/purge", OPERATOR, SECURITY),
         body={"all": True, "reason": "r"},
     ),
+    door("GET", "/v1/admin/tenants/acme/export", OPERATOR),
+    door(
+        *("POST", "/v1/admin/tenants/acme/delete", OPERATOR),
+        body={"confirm": "acme", "reason": "r", "abandon": True},
+        passed=409,
+    ),
     door("GET", "/v1/admin/tenants/acme/secret", OPERATOR, SECURITY),
     door(
         *("POST", "/v1/admin/tenants/acme/secret/rotate", OPERATOR, SECURITY),
