@@ -94,6 +94,31 @@ def test_a_deleted_tenant_keeps_its_sums_and_its_name_is_refused(tmp_path: Path)
     lived(tmp_path, story)
 
 
+def test_other_gateways_hear_of_it_by_what_everybody_reads(tmp_path: Path) -> None:
+    """And none of them serves it while it is being deleted."""
+
+    async def story(home: Inhouse) -> None:
+        ours = home.house.directory
+        other = Directory(ours._config, home.store, clock_s=lambda: 0, tombstone=ours._tombstone)
+        await other.load()
+        texts = home.house.registered.documents.snapshot().id
+        await home.operator().post(f"{PATH}/delete", ASK)
+        await other.refresh()
+        assert other.tenants() == {"acme": True, "globex": False}
+        await gone(home)
+        assert not other.is_deleted("acme")
+        heard: list[object] = []
+        other.subscribe(heard.append)
+        await other.refresh()
+        assert other.is_deleted("acme")
+        assert (list(other.tenants()), len(heard)) == (["globex"], 1)
+        assert home.house.registered.documents.snapshot().id > texts
+        other.configure(ours._config)  # by SIGHUP, with the same file
+        assert (list(other.tenants()), other.left_out) == (["globex"], ("acme",))
+
+    lived(tmp_path, story)
+
+
 def test_nothing_is_destroyed_without_its_export(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         await some(home)
