@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 
 from executor.choice import Choice
-from executor.cost import Rates, Share, StepTimes, attribute
+from executor.cost import Rates, Share, StepTimes, attribute, lost_parts
 from executor.guesses import Guesser, Planned
 from executor.scheduler.protocol import Charge
 from executor.sequence import Key, Sequence
@@ -46,6 +46,8 @@ class Books:
         computed = [share for share in shares if share is not None]
         if computed:
             self.times.observe(computed, measured_ns)
+        else:
+            self.totals.empty_steps_ns += measured_ns
         split = iter(attribute(measured_ns, computed, rates) if computed else ())
         parts = [(0, 0) if share is None else next(split) for share in shares]
         bill = _as_if(planned, shares, measured_ns, rates) or parts
@@ -57,6 +59,11 @@ class Books:
             seq.device_ns += own_ns
             seq.recomputed_ns += lost_ns
             self.totals.busy_ns += own_ns
+            if lost_ns:
+                assert share is not None
+                recompute_ns, guesses_ns = lost_parts(lost_ns, share, rates)
+                self.totals.recompute_ns += recompute_ns
+                self.totals.wrong_guesses_ns += guesses_ns
             self.totals.prompt_tokens += seq.prefilled - before
             self.watch.charge(seq, own_ns, now_ns)
 

@@ -26,6 +26,7 @@ from typing import Final, Self
 from executor.connection import ABORT_WAIT_S, SocketExecutor
 from executor.contract import (
     Broken,
+    DeviceTime,
     ExecutorLost,
     Gauges,
     Listed,
@@ -122,6 +123,12 @@ class ExecutorProcess:
     @property
     def gauges(self) -> Gauges:
         return self._socket.gauges
+
+    async def measure(self) -> Gauges:
+        return await self._socket.measure()
+
+    def take_past(self) -> tuple[DeviceTime, ...]:
+        return self._socket.take_past()
 
     def set_terms(self, workloads: tuple[Workload, ...]) -> None:
         self._socket.set_terms(workloads)

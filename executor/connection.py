@@ -11,6 +11,7 @@ process is beyond a command that serves a socket.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
@@ -24,12 +25,14 @@ from executor.contract import (
     Abort,
     Broken,
     Cause,
+    DeviceTime,
     ExecutorLost,
     Gauges,
     Listed,
     ListKept,
     Loading,
     Look,
+    Measure,
     Message,
     ModelCard,
     Overview,
@@ -51,6 +54,8 @@ from executor.wire import WireError, encode_command, read_message
 T = TypeVar("T")
 ABORT_WAIT_S: Final = 10.0
 LOOK_WAIT_S: Final = 5.0
+PAST_MOST: Final = 1024
+"""Starts that are over and not yet accounted for; of more the oldest are forgotten."""
 _UNSENT_BYTES_MAX: Final = 64 * 2**20
 
 
@@ -66,6 +71,8 @@ class _Connection:
         self._looks: dict[str | None, asyncio.Future[Overview | None]] = {}
         self._numbers = count(1)
         self._orders: dict[int, asyncio.Future[Any]] = {}
+        self._measured: asyncio.Future[Gauges | None] | None = None
+        self.start = ""  # of the executor at the other end
 
     @property
     def turns(self) -> int:
@@ -79,7 +86,7 @@ class _Connection:
         except WireError as fault:  # nothing was minted or sent; the gateway's limits are far below
             raise ExecutorLost(f"the request cannot be sent: {fault}") from None
         self._minted += 1
-        turn = MailboxTurn(numbered, clock_ns=self._clock_ns)
+        turn = MailboxTurn(numbered, clock_ns=self._clock_ns, start=self.start)
         self._turns[turn.request] = turn
         self._writer.write(frame)
         return turn
@@ -117,6 +124,13 @@ class _Connection:
             self._writer.write(encode_command(Look(tenant=tenant)))
         return looked
 
+    def measure(self) -> asyncio.Future[Gauges | None]:
+        """The next report's, the same for all who ask until it comes; else as `look`."""
+        if self._measured is None:
+            self._measured = asyncio.get_running_loop().create_future()
+            self._writer.write(encode_command(Measure()))
+        return self._measured
+
     async def leave(self, turn: MailboxTurn, wait_s: float) -> None:
         """Let go of a turn, ended or not.  However this is left, by a second cancellation too, the
         turn is out of the table and has its last word."""
@@ -136,6 +150,8 @@ class _Connection:
         for update in report.updates:
             if (turn := self._turns.get(update.request)) is not None:
                 turn.push(update)
+        measured, self._measured = self._measured, None
+        _tell(measured, report.gauges)
         for each in report.overviews:
             if (looked := self._looks.pop(each.tenant, None)) is not None:
                 looked.set_result(each)
@@ -152,6 +168,7 @@ class _Connection:
         for looked in self._looks.values():
             looked.set_result(None)
         self._looks.clear()
+        _tell(self._measured, None)
         for asked in self._orders.values():
             _tell(asked, None)
         self._orders.clear()
@@ -187,6 +204,7 @@ class SocketExecutor:
         self._connection: _Connection | None = None
         self._card: ModelCard | None = None
         self._gauges = Gauges()
+        self._past: deque[DeviceTime] = deque(maxlen=PAST_MOST)
 
     @property
     def card(self) -> ModelCard | None:
@@ -195,6 +213,14 @@ class SocketExecutor:
     @property
     def gauges(self) -> Gauges:
         return self._gauges
+
+    async def measure(self) -> Gauges:
+        return await self._word(self._ready().measure(), "what it has done")
+
+    def take_past(self) -> tuple[DeviceTime, ...]:
+        past = tuple(self._past)
+        self._past.clear()
+        return past
 
     @property
     def open_turns(self) -> int:
@@ -288,6 +314,8 @@ class SocketExecutor:
         except OSError as fault:
             why = f"the executor's connection broke: {fault.strerror or type(fault).__name__}"
         finally:
+            if self._gauges.device is not None:
+                self._past.append(self._gauges.device)
             self._connection, self._card, self._gauges = None, None, Gauges()
             connection.lose(why)
         return why
@@ -297,8 +325,9 @@ class SocketExecutor:
             case Report():
                 self._gauges = message.gauges
                 connection.deliver(message)
-            case Ready(card=card):
+            case Ready(card=card, start=start):
                 self._card = card
+                connection.start = start
                 if self._workloads is not None:  # before anything can be submitted
                     connection.renew(self._workloads)
                 if self._quotas is not None:

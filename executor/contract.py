@@ -38,10 +38,13 @@ from executor.contract_cache import Revoke as Revoke
 from executor.contract_cache import Revoked as Revoked
 from executor.contract_cache import Scope as Scope
 from executor.contract_cache import allotted as allotted
+from executor.contract_device import OVERHEAD as OVERHEAD
+from executor.contract_device import DeviceTime as DeviceTime
 from executor.contract_views import LANES_MAX as LANES_MAX
 from executor.contract_views import ClassSum as ClassSum
 from executor.contract_views import Gauges as Gauges
 from executor.contract_views import Lane as Lane
+from executor.contract_views import ModelCard as ModelCard
 from executor.contract_views import Overview as Overview
 
 
@@ -154,7 +157,11 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
     tenant: str | None = None
 
 
-Command = Submit | Abort | Terms | Look | Revoke | Purge | ListKept | Quotas
+class Measure(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
+    """Report, though nobody has anything to hear: an idle executor says nothing by itself."""
+
+
+Command = Submit | Abort | Terms | Look | Measure | Revoke | Purge | ListKept | Quotas
 """Gateway → executor."""
 
 
@@ -238,40 +245,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     listed: tuple[Listed, ...] = ()
 
 
-class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gateway must know of a model; it opens no model file itself.
-
-    `tokenizer_json` is a Hugging Face `tokenizers` document.  `special_tokens` are the ids that only
-    a chat template's scaffold may yield.  Digests are SHA-256, hex, of content, never of names."""
-
-    architecture: str
-    dtype: str
-    numerics: str
-    vocab_size: int
-    context_tokens: int
-    block_tokens: int
-    kv_blocks: int
-    kv_bytes: int = 0  # of all blocks together
-    pool_blocks: int = 0  # of all blocks, those set aside for kept prefixes: no request's own
-    tokenizer_json: bytes
-    chat_template: str | None
-    bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
-    special_token_ids: tuple[int, ...] = ()
-    weights_digest: str = ""
-    tokenizer_digest: str = ""
-    template_digest: str = ""
-    parameters: int = 0
-    device: str = "cpu"
-    device_name: str = ""
-    kernels: str = ""  # what computes on it, and its version
-    add_bos: bool = False
-
-
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
-    """The first message of an executor, once it can serve."""
+    """The first message of an executor, once it can serve.  `start`: as in `DeviceTime`; empty: nobody
+    counts its time."""
 
     card: ModelCard
+    start: str = ""
 
 
 class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
@@ -319,6 +298,11 @@ class Turn(Protocol):
         ...
 
     @property
+    def start(self) -> str:
+        """The start of the executor in which it is, as in `DeviceTime`."""
+        ...
+
+    @property
     def ended(self) -> Ended | None:
         """The last word, once it was heard.  After the turn is closed, never None."""
         ...
@@ -344,6 +328,15 @@ class Executor(Protocol):
 
     @property
     def gauges(self) -> Gauges: ...
+
+    async def measure(self) -> Gauges:
+        """`gauges` as they are now, though nothing runs.  ExecutorLost if there is none, or it does not say so
+        in time."""
+        ...
+
+    def take_past(self) -> tuple[DeviceTime, ...]:
+        """What was last heard of each start that is over, once."""
+        ...
 
     def set_terms(self, workloads: tuple[Workload, ...]) -> None:
         """The classes of work from now on; told again to whatever executor comes."""

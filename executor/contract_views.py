@@ -1,10 +1,12 @@
-"""What is seen of an executor: counts of the whole, and who is here (a part of `contract`, which shows it)."""
+"""What is seen of an executor: its model, counts of the whole, and who is here (a part of `contract`, which shows it)."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import msgspec
+
+from executor.contract_device import DeviceTime
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +32,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     cache_misses: int = 0  # that might have been
     cache_evictions: int = 0
     cache_mismatches: int = 0  # found, and not what they should be: an alarm
+    device: DeviceTime | None = None  # where its time goes; None: nobody counts it
 
 
 LANES_MAX: Final = 256
@@ -65,3 +68,33 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
     classes: tuple[ClassSum, ...] = ()
     lag_max: float = 0.0
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gateway must know of a model; it opens no model file itself.
+
+    `tokenizer_json` is a Hugging Face `tokenizers` document.  `special_tokens` are the ids that only
+    a chat template's scaffold may yield.  Digests are SHA-256, hex, of content, never of names."""
+
+    architecture: str
+    dtype: str
+    numerics: str
+    vocab_size: int
+    context_tokens: int
+    block_tokens: int
+    kv_blocks: int
+    kv_bytes: int = 0  # of all blocks together
+    pool_blocks: int = 0  # of all blocks, those set aside for kept prefixes: no request's own
+    tokenizer_json: bytes
+    chat_template: str | None
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    special_token_ids: tuple[int, ...] = ()
+    weights_digest: str = ""
+    tokenizer_digest: str = ""
+    template_digest: str = ""
+    parameters: int = 0
+    device: str = "cpu"
+    device_name: str = ""
+    kernels: str = ""  # what computes on it, and its version
+    add_bos: bool = False

@@ -34,6 +34,11 @@ class Rates:
     sequence_ns: float = 0.0
     late: float = 1.0
 
+    @property
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """t0, a, b, r."""
+        return self.step_ns, self.token_ns, self.token_context_ns, self.sequence_ns
+
     def tokens_ns(self, new: int, start: int) -> float:
         """What `new` more tokens after `start` computed ones add to a row."""
         return new * (self.token_ns + self.token_context_ns * (start + (new + 1) / 2))
@@ -104,6 +109,18 @@ def attribute(total_ns: int, rows: Sequence[Share], rates: Rates) -> list[tuple[
         weights += (weight - lost, lost + missed)
     parts = split(total_ns, weights)
     return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def lost_parts(lost_ns: int, row: Share, rates: Rates) -> tuple[int, int]:
+    """What `attribute` says was lost in a row: to a preemption, and to wrong guesses."""
+    if not row.missed or not lost_ns:
+        return lost_ns, 0
+    meant = row.new - row.missed
+    missed = 1 + int(rates.tokens_ns(row.missed, row.start + meant))
+    recompute_ns, guesses_ns = split(
+        lost_ns, (int(rates.row_ns(meant, row.start)) * row.lost // meant, missed)
+    )
+    return recompute_ns, guesses_ns
 
 
 class StepTimes:

@@ -24,6 +24,7 @@ import msgspec
 
 from executor.contract import (
     Cause,
+    DeviceTime,
     Emitted,
     Ended,
     ExecutorLost,
@@ -43,6 +44,7 @@ from executor.contract import (
     Workload,
 )
 from executor.echo_card import BLOCK_TOKENS, IM_START, VOCAB_SIZE, echo_card
+from executor.echo_meter import Meter
 from executor.overview import overview
 from executor.turn import MailboxTurn
 
@@ -88,6 +90,8 @@ class EchoExecutor:
         self._waiting: list[_Job] = []
         self._running: list[_Job] = []
         self._totals = Gauges()
+        self._meter = Meter(clock_ns)
+        self._past: list[DeviceTime] = []
 
     @property
     def card(self) -> ModelCard | None:
@@ -96,8 +100,12 @@ class EchoExecutor:
     @property
     def gauges(self) -> Gauges:
         total = self._full_card.kv_blocks
+        device = None if self._card is None else self._meter.device()
         return msgspec.structs.replace(
             self._totals,
+            step_ns=self._meter.busy_ns,
+            busy_ns=self._meter.busy_ns,
+            device=device,
             running=len(self._running),
             waiting=len(self._waiting),
             blocks_total=total,
@@ -109,6 +117,16 @@ class EchoExecutor:
 
     def set_quotas(self, quotas: tuple[Quota, ...]) -> None:
         self.quotas = quotas
+
+    async def measure(self) -> Gauges:
+        self._present()
+        self._meter.charge(self._running)
+        return self.gauges
+
+    def take_past(self) -> tuple[DeviceTime, ...]:
+        past = tuple(self._past)
+        self._past.clear()
+        return past
 
     async def revoke(self, tags: tuple[bytes, ...], snapshot: int) -> Revoked:
         """Nothing is kept here, so it is those who wait or speak."""
@@ -147,6 +165,9 @@ class EchoExecutor:
 
     def fail(self, detail: str = "the executor died under this request") -> None:
         """Every open turn ends CRASHED and nobody gets in, until `recover`."""
+        if self._card is not None:
+            self._meter.charge(self._running)
+            self._past.append(self._meter.device())
         self._card = None
         for job in [*self._waiting, *self._running]:
             job.turn.lose(Cause.CRASHED, detail)
@@ -157,6 +178,7 @@ class EchoExecutor:
         self._end(self._waiting[-1], Cause.BACKLOG, displaced=True)
 
     def recover(self) -> None:
+        self._meter = Meter(self._clock_ns)
         self._card = self._full_card
 
     @asynccontextmanager
@@ -165,7 +187,7 @@ class EchoExecutor:
         room = min(card.context_tokens, card.kv_blocks * card.block_tokens)
         longest = max(1, min(job.max_new_tokens, room - len(job.prompt)))
         numbered = msgspec.structs.replace(job, request=next(self._numbers), max_new_tokens=longest)
-        turn = MailboxTurn(numbered, clock_ns=self._clock_ns)
+        turn = MailboxTurn(numbered, clock_ns=self._clock_ns, start=self._meter.start)
         mine = _Job(numbered, turn, self._clock_ns())
         if not job.prompt or len(job.prompt) + 1 > room:
             detail = f"a prompt of {len(job.prompt)} tokens and one more do not fit in {room}"
@@ -191,6 +213,7 @@ class EchoExecutor:
         while self._waiting and len(self._running) < self._seqs_max:
             if self._waiting[0].blocks > self.gauges.blocks_free:
                 break
+            self._meter.charge(self._running)
             job = self._waiting.pop(0)
             self._running.append(job)
             job.started_ns = self._clock_ns()
@@ -217,14 +240,20 @@ class EchoExecutor:
         job.cancel_timer()
         if job.task is not None and job.task is not asyncio.current_task():
             job.task.cancel()
-        if job in self._running:
-            self._running.remove(job)
+        self._leave(job)
         if job in self._waiting:
             self._waiting.remove(job)
         if self._card is not None:
             self._admit()
 
+    def _leave(self, job: _Job) -> None:
+        """It speaks no more, and is charged for nothing from here on."""
+        if job in self._running:
+            self._meter.charge(self._running)
+            self._running.remove(job)
+
     def _end(self, job: _Job, cause: Cause, detail: str = "", *, displaced: bool = False) -> None:
+        self._leave(job)
         now_ns = self._clock_ns()
         marks = [job.submitted_ns, job.started_ns, job.first_ns, now_ns]
         known = [mark if mark is not None else now_ns for mark in marks]
@@ -238,7 +267,7 @@ class EchoExecutor:
                 queued_ns=queued_ns,
                 prefill_ns=prefill_ns,
                 decode_ns=decode_ns,
-                device_ns=prefill_ns + decode_ns,
+                device_ns=job.device_ns,
                 detail=detail,
                 displaced=displaced,
                 cached=job.cached,
@@ -307,6 +336,7 @@ class _Job:
         self.first_ns: int | None = None
         self.prefilled = self.cached = self.pinned = 0
         self.generated = 0
+        self.device_ns = 0
         self.place: int | None = None
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None

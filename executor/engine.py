@@ -35,6 +35,7 @@ from executor.contract import (
     Lane,
     ListKept,
     Look,
+    Measure,
     Purge,
     Quotas,
     Report,
@@ -54,6 +55,7 @@ from executor.guesses import Guesser, Planned, choose
 from executor.inbox import Gone, Inbox
 from executor.keeper import Keeper
 from executor.last_words import LastWords
+from executor.life import Life
 from executor.outbox import Outbox
 from executor.positions import Positions
 from executor.reception import Reception
@@ -82,6 +84,7 @@ class Engine:
         times: StepTimes | None = None,
         grammars: Grammars | None = None,
         computes: Context | None = None,
+        life: Life | None = None,
     ) -> None:
         self._runner = runner
         self._inbox = inbox
@@ -102,6 +105,7 @@ class Engine:
         on = self._settings.speculation
         self._guesser = Guesser(runner.block_tokens, runner.context_tokens, on=on)
         self._books = Books(times or StepTimes(), self._guesser, self._scheduler.charge)
+        self._books.totals.life = life
         self._teller = Teller(
             self._out,
             self._seats,
@@ -136,7 +140,7 @@ class Engine:
 
     def step(self) -> dict[int, Report]:
         """One iteration; what each owner is to hear."""
-        now_ns = self._clock_ns()
+        now_ns = self._books.totals.now_ns = self._clock_ns()
         self.keeper.begin(now_ns)
         for key in self._take(now_ns):
             self._end(key, Cause.ABORTED, now_ns)
@@ -180,7 +184,8 @@ class Engine:
     def gauges(self) -> Gauges:
         waiting = self._scheduler.waiting_count + self._foyer.outside_count
         running = self._scheduler.running_count
-        return self.keeper.gauges(self._books.totals.gauges(running, waiting, self.blocks))
+        rates = self._books.times.rates
+        return self.keeper.gauges(self._books.totals.gauges(running, waiting, self.blocks, rates))
 
     @property
     def _waiting(self) -> Iterator[Sequence]:
@@ -204,6 +209,8 @@ class Engine:
                     self._scheduler.renew(self._limits)
                 case Look(tenant=tenant):
                     self._out.look(owner, tenant)
+                case Measure():
+                    self._out.measure(owner)
                 case Revoke() | Purge() | ListKept() | Quotas():
                     self.keeper.order(owner, command)
                 case Gone():
@@ -262,10 +269,11 @@ class Engine:
                 found = choose(planned, set(aborted), logits, sift, sample)
         except Exception as caught:  # noqa: BLE001 — whatever the model raises is this step's end
             failure = caught
-        now_ns = self._clock_ns()
+        now_ns = self._books.totals.now_ns = self._clock_ns()
         self._books.totals.steps += 1
         self._books.totals.step_ns += now_ns - begin_ns
         if failure is not None:
+            self._books.totals.failed_steps_ns += now_ns - begin_ns
             self._failed(failure, [row.seq for row in planned], aborted, now_ns)
             self._obey(now_ns)
             return

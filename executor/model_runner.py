@@ -21,6 +21,7 @@ from executor.cpu import machine
 from executor.decoder import Decoder
 from executor.device import Device, Wanted, choose
 from executor.draft import GUESSES_MAX
+from executor.life import RECORDING, WARMING
 from executor.model.config import ModelConfig
 from executor.model.errors import ModelError
 from executor.model.source import ModelSource
@@ -123,7 +124,7 @@ def _placed(
             ops = place.backend(config, outer, blocks, context)
         runner = _built(source, place, ops, outer, dtype, context, progress)
     with place.failures("warming up"):
-        _warm(runner, place.warm_tokens, progress)
+        _warm(runner, place, progress)
     return runner
 
 
@@ -174,16 +175,17 @@ def _kv_blocks(
     return place.kv_blocks(config, dtype, context, wanted)
 
 
-def _warm(runner: Decoder[S], tokens: int, progress: Progress) -> None:
-    """Measure, build and fill what the first requests would otherwise wait for."""
-    progress("warming up", 0.0)
+def _warm(runner: Decoder[S], place: Device, progress: Progress) -> None:
+    """Measure, build, record and fill what the first requests would otherwise wait for."""
+    tokens = place.warm_tokens
+    progress(WARMING if place.kind == "cpu" else RECORDING, 0.0)
     block = list(range(min(runner.kv_blocks, -(-tokens // runner.block_tokens))))
 
     def decode(rows: int) -> None:
         runner.run(Batch([Row(tokens=[0], start=0, blocks=block, wants_logits=True)] * rows))
 
     runner.backend.warm(decode)
-    progress("warming up", 0.5)
+    progress(WARMING, 0.5)
     fits = min(tokens, len(block) * runner.block_tokens, runner.context_tokens)
     runner.run(Batch([Row(tokens=[0] * fits, start=0, blocks=block, wants_logits=True)]))
     runner.zero_blocks(block)

@@ -28,6 +28,10 @@ class Outbox:
         """`owner` asks who is here: of `tenant`, or of all."""
         self._lookers.setdefault(owner, {})[tenant] = None
 
+    def measure(self, owner: int) -> None:
+        """`owner` wants a report, whatever it says."""
+        self._said.setdefault(owner, [])
+
     def answer(self, owner: int, answer: Answer) -> None:
         """To an order of `owner`."""
         self._answers.setdefault(owner, []).append(answer)

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final
 
 import msgspec
@@ -34,6 +35,7 @@ from executor.grammar.desk import Desk
 from executor.grammar.worker_setup import setup_of
 from executor.inbox import Gone
 from executor.keeper import computes_with
+from executor.life import Opening
 from executor.sequence import held_bytes
 from executor.settings import Settings, memory_line, pool_blocks
 from executor.wire import WireError, encode_message, read_command
@@ -252,13 +254,17 @@ def serve(
     """Load and serve until the thread is told to end (SystemExit from a signal handler).  Returns
     when step after step failed: the process should be replaced; and when `mailbox` is closed since the
     gateway is no more, with last words left beside the socket."""
+    opening = Opening(clock_ns)
     io = Io(socket, mailbox)
     io.start()
+
+    def progress(stage: str, part: float | None) -> None:
+        opening.told(stage)
+        io.announce(Loading(stage=stage, fraction=part))
+
     try:
         try:
-            card, runner = load(
-                lambda stage, part: io.announce(Loading(stage=stage, fraction=part))
-            )
+            card, runner = load(progress)
         except (ValueError, OSError, MemoryError) as fault:
             reason = str(fault) or type(fault).__name__
             _log.error("model_not_loaded", kind=type(fault).__name__, reason=reason)
@@ -273,6 +279,7 @@ def serve(
             clock_s=lambda: clock_ns() / 1e9,
             processes_max=2 * settings.seqs_max + _SPARE_GRAMMARS,  # some of whom wait
         ) as desk:
+            life = opening.over(token_hex(8))
             engine = Engine(
                 runner,
                 mailbox.take,
@@ -280,10 +287,11 @@ def serve(
                 settings=settings,
                 grammars=desk,
                 computes=computes_with(card),
+                life=life,
             )
             gc.collect()
             gc.freeze()  # the model and its tokenizer are not garbage, and are not looked at again
-            io.announce(Ready(card=card))
+            io.announce(Ready(card=card, start=life.start))
             _log.info(
                 "ready",
                 architecture=card.architecture,

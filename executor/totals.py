@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from executor.block_manager import BlockManager
-from executor.contract import Gauges
+from executor.contract import DeviceTime, Gauges
+from executor.cost import Rates
+from executor.life import Life
 
 
 @dataclass(slots=True)
@@ -16,6 +18,12 @@ class Totals:
     steps: int = 0
     step_ns: int = 0
     busy_ns: int = 0
+    recompute_ns: int = 0
+    wrong_guesses_ns: int = 0
+    failed_steps_ns: int = 0
+    empty_steps_ns: int = 0
+    now_ns: int = 0  # when the clock was last looked at
+    life: Life | None = None
     preemptions: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
@@ -26,7 +34,27 @@ class Totals:
         self.drafted_tokens += drafted
         self.accepted_tokens += drafted - missed
 
-    def gauges(self, running: int, waiting: int, blocks: BlockManager) -> Gauges:
+    def device(self, rates: Rates) -> DeviceTime | None:
+        """Where the time went so far."""
+        life = self.life
+        if life is None:
+            return None
+        return DeviceTime(
+            start=life.start,
+            devices=life.devices,
+            wall_ns=self.now_ns - life.began_ns,
+            attributed_ns=self.busy_ns,
+            load_ns=life.load_ns,
+            capture_ns=life.capture_ns,
+            warm_up_ns=life.warm_up_ns,
+            recompute_ns=self.recompute_ns,
+            wrong_guesses_ns=self.wrong_guesses_ns,
+            failed_steps_ns=self.failed_steps_ns,
+            empty_steps_ns=self.empty_steps_ns,
+            coefficients=rates.coefficients,
+        )
+
+    def gauges(self, running: int, waiting: int, blocks: BlockManager, rates: Rates) -> Gauges:
         return Gauges(
             running=running,
             waiting=waiting,
@@ -41,4 +69,5 @@ class Totals:
             generated_tokens=self.generated_tokens,
             drafted_tokens=self.drafted_tokens,
             accepted_tokens=self.accepted_tokens,
+            device=self.device(rates),
         )

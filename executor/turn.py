@@ -44,10 +44,12 @@ class MailboxTurn:
         "_tokens",
         "_why",
         "request",
+        "start",
     )
 
-    def __init__(self, job: Submit, *, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, job: Submit, *, clock_ns: Callable[[], int], start: str = "") -> None:
         self.request = job.request
+        self.start = start
         self._prompt_tokens = len(job.prompt)
         self._clock_ns = clock_ns
         self._marks_ns = [clock_ns()]  # submitted, prefill begun, first token

@@ -27,6 +27,7 @@ from executor.contract import (
     Listed,
     ListKept,
     Look,
+    Measure,
     Purge,
     Purged,
     Ready,
@@ -102,6 +103,8 @@ class Wire(asyncio.Protocol):
                     self._end(number, Cause.ABORTED)
             case Look(tenant=tenant):
                 self._outbox.look(_US, tenant)
+            case Measure():
+                self._outbox.measure(_US)
             case Revoke(number=number):
                 self._outbox.answer(_US, Revoked(number=number, entries=0, ended=0, zeroed=True))
             case Purge(number=number):

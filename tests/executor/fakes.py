@@ -41,6 +41,7 @@ from executor.contract import (
 from executor.cost import Rates, StepTimes
 from executor.engine import Engine
 from executor.inbox import Gone
+from executor.life import Life
 from executor.sampler import sample
 from executor.scheduler.protocol import Limits, Scheduler
 from executor.sequence import Sequence as Seq
@@ -174,6 +175,7 @@ class Harness:
         times: StepTimes | None = None,
         model: Runner | None = None,
         computes: Context | None = None,
+        life: Life | None = None,
     ) -> None:
         self.runner = runner or FakeRunner()
         self.clock = clock or Clock()
@@ -186,6 +188,7 @@ class Harness:
             policy=policy,
             times=times,
             computes=computes or COMPUTES,
+            life=life,
         )
         self.heard: dict[tuple[int, int], list[Update]] = {}
         self.reports: list[Report] = []

@@ -19,6 +19,7 @@ import pytest
 
 from executor.contract import (
     Cause,
+    DeviceTime,
     Emitted,
     Ended,
     Executor,
@@ -95,6 +96,12 @@ class Distant:
 
     async def look(self, tenant: str | None = None) -> Overview:
         return await self.echo.look(tenant)
+
+    async def measure(self) -> Gauges:
+        return await self.echo.measure()
+
+    def take_past(self) -> tuple[DeviceTime, ...]:
+        return self.echo.take_past()
 
     @asynccontextmanager
     async def turn(self, job: Submit) -> AsyncIterator[Turn]:

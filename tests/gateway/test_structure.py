@@ -15,7 +15,9 @@ import pytest
 from executor.contract import (
     GRAMMAR_BYTES_MAX,
     Cause,
+    DeviceTime,
     Ended,
+    Gauges,
     Grammar,
     GrammarKind,
     Listed,
@@ -207,6 +209,12 @@ def test_the_grammar_reaches_the_executor_with_every_choice(tmp_path: Path) -> N
 
         async def look(self, tenant: str | None = None) -> Overview:
             return await self._echo.look(tenant)
+
+        async def measure(self) -> Gauges:
+            return await self._echo.measure()
+
+        def take_past(self) -> tuple[DeviceTime, ...]:
+            return self._echo.take_past()
 
         @asynccontextmanager
         async def turn(self, job: Submit) -> AsyncIterator[MailboxTurn]:
