@@ -45,6 +45,7 @@ class Answer:
         self._why: BaseException | None = None
         self.ended: dict[int, Ended] = {}
         self.paces: dict[int, Pace] = {}
+        self.start = ""  # of the executor in which it ran
 
     async def __aenter__(self) -> Self:
         try:
@@ -56,6 +57,7 @@ class Answer:
                     self._executor.turn(replace(submit, sibling=sibling))
                 )
                 self._seats[index] = _Seat(turn, stack)
+                self.start = turn.start
                 self._open.add(index)
         except ExecutorLost as lost:
             await unbroken(self._leave())

@@ -107,6 +107,7 @@ def admin_app(house: House) -> ASGIApp:
                 _post("/v1/admin/budgets/refund", change(budgets.refund)),
                 _get("/v1/admin/budgets/adjustments", route(budgets.adjustments)),
                 _get("/v1/admin/usage", route(finance.usage)),
+                _get("/v1/admin/usage/device", route(finance.device_time)),
                 _get("/v1/admin/usage/export", route(exports.export)),
                 _get("/v1/admin/usage/export/manifest", route(exports.manifest)),
                 _get("/v1/admin/usage/reconcile", route(finance.reconcile)),

@@ -19,13 +19,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from executor.client import ExecutorProcess
 from gateway import listen, logs
 from gateway.app import admin_app, public_app
 from gateway.assembly import (
     cache_terms,
     directory_config,
-    executor_command,
     issuer_rules,
     retention_of,
 )
@@ -35,17 +33,19 @@ from gateway.development import (
     development_mode,
     refuse_development_state,
 )
+from gateway.device_time import DeviceAccounts
 from gateway.errors import ApiError, unavailable
+from gateway.executors_start import deploy
 from gateway.guard import front
-from gateway.house import Clock, Deployment, House, Prices, Timings
+from gateway.house import Clock, House, Prices, Timings
 from gateway.housekeeping import keep_house, keep_sealed
 from gateway.idempotency import Digests
 from gateway.listen import Bound, Listener, Reports
 from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.metrics_book import BookGauges
+from gateway.metrics_device import DeviceGauges
 from gateway.metrics_registered import WarmthGauges
-from gateway.models_store import fetch
 from gateway.promises import Promises
 from gateway.recording import AuditGauges, ensure_secrets, open_audit
 from gateway.refused_start import REFUSED
@@ -67,6 +67,7 @@ from security.keyring_tenants import TenantSecrets
 from security.pseudonyms import Pseudonyms
 from security.undumped import forbid_dumps
 from tenants.book import Book
+from tenants.device_book import DeviceBook
 from tenants.directory import Change, Directory
 from tenants.finance import Finance
 from tenants.journal import Journal
@@ -276,7 +277,11 @@ async def opened(
         )
         for _, source in rules:
             stack.push_async_callback(source.aclose)
+        device_book = DeviceBook(store, owner=owner, clock_ms=clock.wall_ms)
+        accounts = DeviceAccounts(device_book, log)
+        stack.push_async_callback(accounts.last_words)
         deployments = await deploy(settings, stack, log)
+        accounts.follow((each.name, each.executor) for each in deployments)
         classes = ServiceClasses()
         classes.enforce(
             facts.service_classes(settings.classes), (each.executor for each in deployments)
@@ -309,6 +314,7 @@ async def opened(
             finance=Finance(store, clock_ms=clock.wall_ms),
             retention=retention_of(settings, store, keyring, clock.wall_ms),
             deployments={name: each for each in deployments for name in (each.name, *each.aliases)},
+            devices=accounts,
             audit=audit,
             live=live,
             metrics=Metrics(
@@ -332,6 +338,7 @@ async def opened(
         house.metrics.registry.register(AuditGauges(audit.sinks))
         house.metrics.registry.register(WarmthGauges(house.warmth.counts))
         house.metrics.registry.register(BookGauges(lambda: book.journalled))
+        house.metrics.registry.register(DeviceGauges(house.metrics.gauges))
         for gauges in gauges_of(tempo):
             house.metrics.registry.register(gauges)
         stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
@@ -343,38 +350,14 @@ async def opened(
         await enforce(house, cache_terms(settings))
         housekeeping = asyncio.create_task(keep_house(house, state / "run"))
         stack.push_async_callback(_cancelled, housekeeping)
+        accounting = asyncio.create_task(accounts.keep())
+        stack.push_async_callback(_cancelled, accounting)
         await stack.enter_async_context(telling(house, settings))
         sealing = asyncio.create_task(keep_sealed(house))
         stack.push_async_callback(_cancelled, sealing)
         warming = asyncio.create_task(Warming(request_ids()).keep(house))
         stack.push_async_callback(_cancelled, warming)
         yield house, development
-
-
-async def deploy(
-    settings: Settings, stack: AsyncExitStack, log: Callable[..., None]
-) -> list[Deployment]:
-    """An executor process for each model, started and not waited for."""
-    deployments = []
-    for model in settings.models:
-        found = await asyncio.to_thread(fetch, model.path, settings.models_dir)
-        executor = ExecutorProcess(
-            executor_command(model, found.path, settings.threads),
-            settings.state.dir / "run" / model.name.replace("/", "--"),
-            on_event=partial(logs.executor_told, log, model.name),
-        )
-        await stack.enter_async_context(executor)
-        deployments.append(
-            Deployment(
-                name=model.name,
-                aliases=model.aliases,
-                executor=executor,
-                numerics=model.numerics.value,
-                created_s=int(found.path.stat().st_mtime),
-                batching=model.batching.value,
-            )
-        )
-    return deployments
 
 
 def withdraw(house: House, change: Change) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from executor.contract import Caching, Ended, Grammar, Pace, Sampling, Submit
 from gateway.caching import Scoping
 from gateway.errors import ApiError
-from gateway.metering import TURNED_AWAY, Part, billed
+from gateway.metering import TURNED_AWAY, Part, billed, our_fault
 from gateway.middleware.wire import ClientGone
 from policies.facts import Meters, Principal
 from policies.price import Charge
@@ -101,6 +101,7 @@ class Case:
     hold: Hold | None = None
     ended: dict[int, Ended] = field(default_factory=dict)
     paces: dict[int, Pace] = field(default_factory=dict)
+    device_start: str | None = None
     output_caps: dict[int, int] = field(default_factory=dict)
     finish_reasons: dict[int, str] = field(default_factory=dict)
     delivered_tokens: int = 0
@@ -157,6 +158,17 @@ class Case:
         )
         return billed(parts, delivered=self.delivered_tokens > 0, warm=self.job.warm)
 
+    def at_our_cost(self) -> bool:
+        causes = (each.cause for each in self.ended.values())
+        return self.outcome == "crashed" or our_fault(causes, delivered=self.delivered_tokens > 0)
+
+    def device_ns(self) -> tuple[int, int]:
+        """The caller's, and overhead: what is priced zero by our fault, or voided, is no customer's cost."""
+        spent_ns = sum(each.device_ns for each in self.ended.values())
+        if self.at_our_cost() or not self.touched_device():
+            return 0, spent_ns
+        return spent_ns, 0
+
     def billed_output(self, index: int) -> int:
         generated = self.ended[index].generated
         return min(generated, self.output_caps.get(index, generated))
@@ -202,6 +214,7 @@ class Case:
     def usage_record(self) -> UsageRecord:
         assert self.dims is not None
         meters = self.meters()
+        device_ns, faulted_ns = self.device_ns()
         return UsageRecord(
             request_id=self.request_id,
             dims=self.dims,
@@ -219,7 +232,9 @@ class Case:
             prefill_ns=self.span_ns("prefill"),
             decode_ns=self.span_ns("decode"),
             total_ns=(self.closed_ns or self.received_ns) - self.received_ns,
-            device_ns=sum(each.device_ns for each in self.ended.values()),
+            device_ns=device_ns,
+            faulted_ns=faulted_ns,
+            device_start=self.device_start,
             recomputed_ns=sum(each.recomputed_ns for each in self.ended.values()),
             preemptions=sum(each.preemptions for each in self.ended.values()),
         )

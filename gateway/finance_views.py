@@ -15,7 +15,9 @@ import msgspec
 from gateway.api.wire import check_line
 from gateway.errors import invalid
 from gateway.views import usd, when
+from tenants.device_sums import DeviceRow
 from tenants.finance import Closed, Month, Reconciliation, Seal, State
+from tenants.reconcile import NAMED_MOST
 from tenants.reports import Cut, UsageRow
 from tenants.resealing import Resealed, chained
 
@@ -87,6 +89,32 @@ def _numbers(row: UsageRow, *, cost: bool) -> dict[str, object]:
     if cost and row.device_ns is not None:
         numbers["device_ns"] = row.device_ns
     return numbers
+
+
+def device_view(rows: Sequence[DeviceRow], total: DeviceRow) -> dict[str, object]:
+    """Nanoseconds of devices: in each row the wall clock's are all the others together."""
+    return {
+        "rows": [
+            {
+                **{
+                    name: _span(name, value) if isinstance(value, int) else value
+                    for name, value in row.group.items()
+                },
+                **_times(row),
+            }
+            for row in rows
+        ],
+        "total": _times(total),
+    }
+
+
+def _times(row: DeviceRow) -> dict[str, object]:
+    return {
+        "wall_ns": row.wall_ns,
+        "attributed_ns": row.attributed_ns,
+        **{f"{kind}_ns": time_ns for kind, time_ns in row.overhead_ns.items()},
+        "idle_ns": row.idle_ns,
+    }
 
 
 def page_of(place: Place) -> str:
@@ -173,10 +201,10 @@ def verified_view(kept: Closed, now: Seal, links: Sequence[Resealed] = ()) -> di
 
 
 def reconciliation_view(done: Reconciliation) -> dict[str, object]:
-    """`agrees` is everything together; what is not available does not count against it."""
-    count, found = done.count, done.found
+    """`agrees` is everything together."""
+    count, found, device = done.count, done.found, done.device
     return {
-        "agrees": done.requests_agree and done.ledger_agrees,
+        "agrees": done.requests_agree and done.ledger_agrees and device.agree,
         "requests": {
             "agrees": done.requests_agree,
             "admitted": count.admitted,
@@ -194,6 +222,14 @@ def reconciliation_view(done: Reconciliation) -> dict[str, object]:
             "by_hand_usd": usd(done.by_hand_nano_usd),
             "ledger_usd": usd(done.ledger_nano_usd),
         },
-        "device_time": {"status": "not available"},
-        "disagreements": found.named,
+        "device_time": {
+            "agrees": device.agree,
+            "starts": device.starts,
+            "running": device.running,
+            **_times(device.sums),
+            "requests_ns": device.requests_ns,
+            "in_flight_ns": device.in_flight_ns,
+            "difference_ns": device.difference_ns,
+        },
+        "disagreements": [*found.named, *device.named][:NAMED_MOST],
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from executor.contract import Executor, ModelCard
 from gateway.caching import Caches
+from gateway.device_time import DeviceAccounts
 from gateway.end_users import EndUsers
 from gateway.errors import unavailable
 from gateway.idempotency import Digests
@@ -121,6 +122,7 @@ class House:
     finance: Finance
     retention: Retention
     deployments: Mapping[str, Deployment]  # by name and by alias
+    devices: DeviceAccounts
     audit: AuditLog
     live: Live
     metrics: Metrics

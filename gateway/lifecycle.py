@@ -260,6 +260,7 @@ async def running(house: House, grant: Grant, hold: Hold, case: Case) -> AsyncIt
         finally:
             case.ended = dict(answer.ended)
             case.paces = dict(answer.paces)
+            case.device_start = answer.start or None
 
 
 def principal_of(house: House, grant: Grant) -> str:

@@ -31,11 +31,16 @@ class Part:
     cause: Cause
 
 
+def our_fault(causes: Iterable[Cause], *, delivered: bool) -> bool:
+    """Whether one of a request's ends is priced zero, and all of it with that."""
+    ours = OURS - {Cause.BACKLOG} if delivered else OURS
+    return any(cause in ours for cause in causes)
+
+
 def billed(parts: Iterable[Part], *, delivered: bool, warm: bool) -> Meters:
     """`delivered`: something was heard of it, so a choice that made room is no fault."""
     every = tuple(parts)
-    ours = OURS - {Cause.BACKLOG} if delivered else OURS
-    if any(part.cause in ours for part in every):
+    if our_fault((part.cause for part in every), delivered=delivered):
         return Meters()
     inputs: dict[int, tuple[int, int, int]] = {}
     for part in every:  # of siblings that one counts which prefilled most

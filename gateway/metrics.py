@@ -37,6 +37,7 @@ class Metrics:
         self, *, gauges: Callable[[], dict[str, Gauges]], vllm_names: bool = False
     ) -> None:
         self.registry = CollectorRegistry()
+        self.gauges = gauges
         prefixes = (OWN_PREFIX, VLLM_PREFIX) if vllm_names else (OWN_PREFIX,)
         self._families = tuple(_Family(prefix, self.registry) for prefix in prefixes)
         self.refused = Counter(

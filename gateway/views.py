@@ -202,6 +202,7 @@ def explanation_view(found: Explanation, *, operator: bool) -> dict[str, object]
     if operator:
         view |= {
             "cost_ms": record.device_ns / 1e6,
+            "overhead_ms": record.faulted_ns / 1e6,
             "recomputed_ms": record.recomputed_ns / 1e6,
             "preemptions": record.preemptions,
         }

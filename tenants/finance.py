@@ -15,8 +15,9 @@ from functools import partial
 from sqlalchemy import Connection
 
 from policies.periods import Hurdle, Month, State, hurdle, month_at, months, state_of
-from tenants import closing, exporting, periods, reconcile, reports, resealing
+from tenants import closing, device_sums, exporting, periods, reconcile, reports, resealing
 from tenants.closing import Closed, Page, Place, Seal
+from tenants.device_sums import DeviceRow
 from tenants.focus import Export
 from tenants.reconcile import Count, Findings, Reconciliation
 from tenants.reports import Asked, Cut, UsageRow
@@ -98,7 +99,18 @@ class Finance:
                 if after is None:
                     break
             found = await self._store.read(partial(_requests, of=day, found=found))
-        return Reconciliation(count, found, *sums)
+        device = await self._store.read(lambda conn: device_sums.check(conn, of))
+        return Reconciliation(count, found, *sums, device)
+
+    async def device_time(
+        self, by: tuple[str, ...], of: Slice, *, most: int
+    ) -> tuple[tuple[DeviceRow, ...], DeviceRow]:
+        """Where the time of devices went, and the sum of all of it.  TooMany."""
+
+        def op(conn: Connection) -> tuple[tuple[DeviceRow, ...], DeviceRow]:
+            return device_sums.cut(conn, by, of, most=most), device_sums.total(conn, of)
+
+        return await self._store.read(op)
 
     async def periods(self) -> tuple[tuple[Month, State, Closed | None], ...]:
         """Every month from the first that anything stands in up to the present one."""

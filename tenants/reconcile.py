@@ -1,5 +1,6 @@
 """Whether the book agrees with itself: every request is somewhere, every line is tokens × price, every
-charge is what its lines come to, and the ledger holds what they all come to.
+charge is what its lines come to, and the ledger holds what they all come to; device time likewise
+(`device_sums`).
 
 Refuses to know: who asks, invoices of others (they are compared by whoever has them).  Source: MONEY.md
 §2 ("Reconciliation"), §1, invariants 4, 6 and 9.
@@ -19,6 +20,7 @@ from sqlalchemy import BigInteger, Connection, case, func, literal_column, selec
 
 from policies.periods import DAY_MS
 from tenants import schema
+from tenants.device_sums import Devices
 from tenants.ledger import EXPIRED, HELD, SETTLED, VOIDED
 from tenants.postings import ESTIMATE, REVERSAL, USAGE
 from tenants.reports.facts import REQUEST_KINDS, Slice, signed, spend
@@ -67,14 +69,13 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """`by_hand_nano_usd` is the part of the ledger that no request wrote (credits, refunds).  The
-    accounts of device time are not kept yet; `device` is where their check will stand."""
+    """`by_hand_nano_usd` is the part of the ledger that no request wrote (credits, refunds)."""
 
     count: Count
     found: Findings
     ledger_nano_usd: int
     by_hand_nano_usd: int
-    device: None = None
+    device: Devices
 
     @property
     def requests_agree(self) -> bool:

@@ -23,7 +23,8 @@ class UsageRecord:
 
     `output_tokens` is what is billed, `generated_tokens` what the executor sampled, and
     `delivered_tokens` what was handed to the caller's connection.  The spans add up to `total_ns`
-    but for what the gateway itself took; `trace` is (stage, wall milliseconds), in order."""
+    but for what the gateway itself took; `device_start` is the executor's start in which it ran, `faulted_ns`
+    the device time of a request that a fault of ours ended, which is nobody's `device_ns`; `trace` is (stage, wall milliseconds), in order."""
 
     request_id: str
     dims: Dimensions
@@ -43,6 +44,8 @@ class UsageRecord:
     total_ns: int = 0
     device_ns: int = 0
     recomputed_ns: int = 0
+    device_start: str | None = None
+    faulted_ns: int = 0
     preemptions: int = 0
     trace: tuple[tuple[str, int], ...] = ()
 

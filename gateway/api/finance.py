@@ -7,6 +7,7 @@ ones do.  Errors are RFC 9457 problems.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -17,9 +18,11 @@ from gateway.api.wire import query
 from gateway.errors import ApiError, invalid, not_found
 from gateway.quoting import fit
 from policies import access, periods
+from tenants import device_sums
 from tenants.finance import CannotClose, Hurdle
 from tenants.reports import COLUMNS, FILTERS, Asked
 from tenants.reports.facts import Slice
+from tenants.store import StoreUnavailable
 
 LIMIT_DEFAULT, LIMIT_MAX = 1000, 10_000
 NARROWED = frozenset(FILTERS)
@@ -90,8 +93,28 @@ async def reconcile(call: Call) -> object:
     """Whether the book agrees with itself; of all tenants, so the operator's."""
     asked = query(call.scope, frozenset({"from", "to"}))
     permit(access.may_read_usage(call.who, None))
+    permit(access.may_read_cost(call.who))
     of = await slice_of(call, asked)
+    with suppress(StoreUnavailable):  # then what follows says so
+        await call.house.devices.round(again=True)
     return finance_views.reconciliation_view(await call.house.finance.reconcile(of))
+
+
+async def device_time(call: Call) -> object:
+    """Where the time of devices went: to requests, to overhead by kind, idle.  The operator's alone."""
+    asked = query(call.scope, frozenset({"by", "from", "to"}))
+    permit(access.may_read_cost(call.who))
+    by = tuple(part for part in asked.get("by", "model").split(",") if part)
+    if len(set(by)) != len(by) or not set(by) <= set(device_sums.COLUMNS):
+        raise invalid("'by' is a list of: " + ", ".join(device_sums.COLUMNS) + ".", param="by")
+    of = await slice_of(call, asked)
+    with suppress(StoreUnavailable):
+        await call.house.devices.round()
+    try:
+        rows, total = await call.house.finance.device_time(by, of, most=LIMIT_MAX)
+    except device_sums.TooMany as why:
+        raise invalid(f"More than {LIMIT_MAX:,} rows. Narrow it by 'from', 'to' or 'by'.") from why
+    return finance_views.device_view(rows, total)
 
 
 async def listed_periods(call: Call) -> object:

@@ -217,6 +217,46 @@ def _put(target: Path, data: bytes) -> None:
         aside.unlink(missing_ok=True)
 
 
+@usage.command("device")
+def device(
+    by: Annotated[
+        str, typer.Option(help="Group by these: model, minute, hour, day, month.")
+    ] = "model",
+    since: Since = None,
+    until: Until = None,
+    state_dir: StateDir = VAR,
+    admin_url: AdminUrl = None,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Where the time of devices went: to requests, to overhead by kind, idle; all of it is the clock's."""
+    server = connect(admin_url, token, state_dir)
+    asked: dict[str, object] = {"by": by, "from": since, "to": until}
+    found = server.get("/v1/admin/usage/device", asked)
+    rows = rows_of(found, "rows")
+    if as_json:
+        document(found)
+        return
+    if not rows:
+        say("No device was counted.")
+        return
+    total = found.get("total") if isinstance(found, dict) else None
+    shown = [seconds(row) for row in rows]
+    if isinstance(total, dict) and by:
+        shown.append({by.split(",", maxsplit=1)[0]: "total", **seconds(total)})
+    table([{name: row.get(name) for name in _worth(shown)} for row in shown])
+
+
+def seconds(row: dict[str, object]) -> dict[str, object]:
+    """As a person reads them: what is in `<name>_ns`, as seconds."""
+    return {
+        name.removesuffix("_ns") + "_s" * name.endswith("_ns"): round(value / 1e9, 3)
+        if isinstance(value, int) and name.endswith("_ns")
+        else value
+        for name, value in row.items()
+    }
+
+
 @usage.command("reconcile")
 def reconcile(
     since: Since = None,

@@ -7,6 +7,7 @@ Refuses to know: what the rows mean (ledger, directory).
 from __future__ import annotations
 
 from tenants.schema.columns import metadata
+from tenants.schema.devices import device_minute, device_start
 from tenants.schema.directory import (
     api_key,
     budget_override,
@@ -41,6 +42,8 @@ __all__ = [
     "budget_override",
     "budget_window",
     "change",
+    "device_minute",
+    "device_start",
     "erasure",
     "idempotency",
     "ledger_entry",

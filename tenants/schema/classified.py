@@ -132,7 +132,10 @@ COLUMNS: Final[Mapping[str, Mapping[str, Says]]] = {
     "request": {
         **_DIMS,
         **dict.fromkeys(("route", "outcome", "reason", "finish_reason", "trace"), Says.OURS),
+        "device_start": Says.OURS,
     },
+    "device_start": dict.fromkeys(("start", "model", "rule", "owner"), Says.OURS),
+    "device_minute": dict.fromkeys(("start", "model", "rule", "coefficients"), Says.OURS),
     "outbox": {
         "id": Says.OURS,
         "kind": Says.OURS,
@@ -200,4 +203,5 @@ FATES: Final[Mapping[str, Fate]] = {
         ("price", "usage_event", "period", "period_gate", "period_seal", "registration_state"),
         Fate.ANOTHERS,
     ),
+    **dict.fromkeys(("device_start", "device_minute"), Fate.ANOTHERS),
 }

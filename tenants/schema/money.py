@@ -133,6 +133,8 @@ usage_event = Table(
     Index("usage_effective", "effective_ms"),
 )
 
+FAULTED = sql("faulted_ns > 0")
+
 request = Table(
     "request",
     metadata,
@@ -160,7 +162,11 @@ request = Table(
     whole("total_ns"),
     whole("device_ns"),
     whole("recomputed_ns"),
+    text_or_none("device_start"),
+    whole("faulted_ns"),
     Column("preemptions", Integer, nullable=False),
     text("trace"),
     Index("request_tenant", "tenant", "received_at_ms"),
+    Index("request_device", "device_start"),
+    Index("request_faulted", "device_start", sqlite_where=FAULTED, postgresql_where=FAULTED),
 )

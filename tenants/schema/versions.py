@@ -15,7 +15,10 @@ from sqlalchemy import Column, Connection, MetaData, String, Table, insert, insp
 import tenants.schema
 from tenants.schema.columns import metadata
 
-REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+REVISIONS: Final = (
+    *("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010"),
+    "0011",
+)
 """Oldest first.  Named here, so that Alembic is only loaded where there is something to do."""
 MIGRATIONS: Final = Path(__file__).parent.parent / "migrations"
 

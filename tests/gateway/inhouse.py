@@ -29,11 +29,13 @@ from gateway.bootstrap import withdraw
 from gateway.caching import CacheTerms
 from gateway.caching_start import enforce, open_caches
 from gateway.development import development_mode
+from gateway.device_time import DeviceAccounts
 from gateway.guard import FrontBounds, front
 from gateway.house import Clock, Deployment, House, Prices, Timings
 from gateway.idempotency import Digests
 from gateway.live import Live
 from gateway.metrics import Metrics
+from gateway.metrics_device import DeviceGauges
 from gateway.promises import Promises
 from gateway.recording import ensure_secrets
 from gateway.registering import open_permission, registered_texts
@@ -54,6 +56,7 @@ from security.keyring_tenants import TenantSecrets
 from security.pseudonyms import Pseudonyms
 from tenants.book import Book
 from tenants.config import DirectoryConfig, PlanConfig, TenantConfig
+from tenants.device_book import DeviceBook
 from tenants.directory import Directory
 from tenants.finance import Finance
 from tenants.journal import Journal
@@ -229,6 +232,8 @@ async def inhouse(
         log = lambda event, **fields: logged.append({"event": event, **fields})  # noqa: E731 — given twice
         found = open_caches(keyring, secrets_of, permission)
         deployment = Deployment(MODEL, (), echo, "invariant", 0)
+        accounts = DeviceAccounts(DeviceBook(store, owner=owner, clock_ms=clock.wall_ms), log)
+        accounts.follow([(MODEL, echo)])
         registered = registered_texts(
             permission, keyring, secrets_of, found.keys, live, [deployment], log
         )
@@ -254,6 +259,7 @@ async def inhouse(
             finance=Finance(store, clock_ms=clock.wall_ms),
             retention=Retention(store, keyring.forgotten(), clock.wall_ms, os.urandom, KEY_ISSUER),
             deployments={MODEL: deployment},
+            devices=accounts,
             audit=audit,
             caches=found,
             classes=service_classes,
@@ -271,6 +277,7 @@ async def inhouse(
             mint_key=lambda: api_keys.mint(os.urandom, pepper),
             draining=lambda: switch["draining"],
         )
+        house.metrics.registry.register(DeviceGauges(house.metrics.gauges))
         stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
         await enforce(house, caches)
         seeds, ids = count(1), count(1)

@@ -108,6 +108,7 @@ DOORS = (
         for query, more in (("&tenant=acme", ()), ("", ("globex/admin",)))
     ),
     door("GET", "/v1/admin/usage/reconcile", OPERATOR, MONEY, query="from=2026-10-01"),
+    door("GET", "/v1/admin/usage/device", OPERATOR, MONEY, query="by=model,day"),
     door("GET", "/v1/admin/periods", OPERATOR, MONEY, ADMIN, FINANCE, "globex/admin"),
     door("POST", "/v1/admin/periods/9998-12/close", OPERATOR, MONEY, body={}, passed=409),
     door("GET", "/v1/admin/periods/9998-12/verify", OPERATOR, MONEY, passed=404),
@@ -257,6 +258,9 @@ WRONG: tuple[tuple[str, str, str, object, int], ...] = (
     ("GET", "/v1/admin/usage/export/manifest", "period=2026-10&operator=", None, 400),
     ("GET", "/v1/admin/usage/reconcile", "from=x", None, 400),
     ("GET", "/v1/admin/usage/reconcile", "tenant=acme", None, 400),
+    ("GET", "/v1/admin/usage/device", "tenant=acme", None, 400),
+    ("GET", "/v1/admin/usage/device", "by=tenant", None, 400),
+    ("GET", "/v1/admin/usage/device", "by=day,day", None, 400),
     ("POST", "/v1/admin/periods/2026-13/close", "", {}, 400),
     ("POST", "/v1/admin/periods/2026-01/close", "", {"force": True}, 400),
     ("POST", "/v1/admin/periods/9998-12/close", "", {}, 409),

@@ -144,7 +144,10 @@ def test_the_book_of_a_house_agrees_with_itself(tmp_path: Path) -> None:
         assert found["agrees"] is True
         assert found["requests"]["admitted"] == found["requests"]["settled"] == 3
         assert found["ledger"]["ledger_usd"] == found["ledger"]["lines_usd"]
-        assert found["device_time"] == {"status": "not available"}
+        device = found["device_time"]
+        assert device["agrees"] is True
+        assert device["attributed_ns"] == device["requests_ns"] > 0
+        assert device["in_flight_ns"] == device["difference_ns"] == 0
         assert found["disagreements"] == []
 
     lived(tmp_path, story)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import cache, finance, keys, line, once, records, texts, tokens
+from tests.mutants import cache, devices, finance, keys, line, once, records, texts, tokens
 
 MUTANTS = (
     *keys.MUTANTS,
@@ -13,4 +13,5 @@ MUTANTS = (
     *line.MUTANTS,
     *once.MUTANTS,
     *finance.MUTANTS,
+    *devices.MUTANTS,
 )
