@@ -6,16 +6,19 @@ Refuses to know: HTTP.  Memory holds one page of lines whatever the book holds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 from sqlalchemy import Connection
 
 from tenants import closing, reports
+from tenants.focus import devices
 from tenants.focus.columns import columns_of
+from tenants.focus.devices import PLATFORM
 from tenants.focus.files import File, open_file
-from tenants.focus.lines import GRAINS, Line, Place, next_span, page
+from tenants.focus.lines import GRAINS, Line, Place, device_by_model, next_span, page
 from tenants.focus.manifest import Export, Manifest
 from tenants.focus.rows import Row, Terms, row_of
 from tenants.reports.facts import Slice
@@ -47,8 +50,10 @@ async def manifest(store: Store, of: Export) -> dict[str, object]:
             posted_before_ms=of.as_of_ms,
         )
     )
+    rules = await store.read(partial(devices.rules, of=_month(of))) if of.splits_devices else {}
     return found.told(
         of,
+        device_rules=sorted(set(rules.values())),
         escaped=file.escaped,
         period_sha256=kept.sha256 if kept is not None and terms.final else None,
         ledger_nano_usd=ledger,
@@ -70,34 +75,69 @@ async def _terms(store: Store, of: Export) -> Terms:
 async def _written(
     store: Store, of: Export, terms: Terms, file: File
 ) -> AsyncIterator[tuple[list[Row], bytes]]:
-    async for lines in _lines(store, of):
-        rows = [row_of(line, terms) for line in lines]
+    async for rows in _rows(store, of, terms):
         yield rows, await asyncio.to_thread(file.rows, rows)
     yield [], await asyncio.to_thread(file.end)
 
 
-async def _lines(store: Store, of: Export) -> AsyncIterator[list[Line]]:
-    """Span by span, so that one reading looks at little and others are heard between two."""
-    month = Slice(
-        from_ms=of.period.start_ms,
-        to_ms=of.period.end_ms,
-        tenant=of.tenant,
-        posted_before_ms=of.as_of_ms,
-    )
-    while (span := await store.read(partial(_next_span, of=month, grain=of.grain))) is not None:
+async def _rows(store: Store, of: Export, terms: Terms) -> AsyncIterator[list[Row]]:
+    """Span by span, so that one reading looks at little and others are heard between two.  What is nobody's
+    comes after what is somebody's."""
+    month = _month(of)
+    rules = await store.read(partial(devices.rules, of=month)) if of.splits_devices else {}
+    while (span := await store.read(partial(_next_span, of=month, export=of))) is not None:
+        nobodys, allocation = await store.read(partial(_devices, of=span, export=of, rules=rules))
         after: Place | None = None
         while True:
             read = partial(_page, of=span, after=after, since_ms=of.period.start_ms)
             lines, after = await store.read(read)
             if lines:
-                yield lines
+                yield [row_of(line, terms) | _split(line, allocation) for line in lines]
             if after is None:
                 break
+        if nobodys:
+            yield [
+                devices.device_row(line, terms)
+                | allocation.columns(line.model, line.device_ns, (PLATFORM, line.account))
+                for line in nobodys
+            ]
         month = replace(month, from_ms=span.to_ms)
 
 
-def _next_span(conn: Connection, *, of: Slice, grain: str) -> Slice | None:
-    return next_span(conn, of, grain)
+def _month(of: Export) -> Slice:
+    return Slice(
+        from_ms=of.period.start_ms,
+        to_ms=of.period.end_ms,
+        tenant=of.tenant,
+        posted_before_ms=of.as_of_ms,
+    )
+
+
+def _split(line: Line, allocation: devices.Allocation) -> Row:
+    to = (line.tenant, line.project, line.issuer, line.user, line.key_id)
+    return allocation.columns(line.model, line.device_ns, to)
+
+
+def _next_span(conn: Connection, *, of: Slice, export: Export) -> Slice | None:
+    """With anything in it, be it nobody's."""
+    found = next_span(conn, of, export.grain)
+    first_ms = devices.first_ms(conn, of) if export.splits_devices else None
+    if first_ms is None or (found is not None and found.from_ms <= first_ms):
+        return found
+    length_ms = GRAINS[export.grain]
+    start_ms = first_ms // length_ms * length_ms
+    return replace(of, from_ms=start_ms, to_ms=start_ms + length_ms)
+
+
+def _devices(
+    conn: Connection, *, of: Slice, export: Export, rules: Mapping[str, str]
+) -> tuple[list[devices.DeviceLine], devices.Allocation]:
+    if not export.splits_devices:
+        return [], devices.Allocation({}, {})
+    nobodys, totals = devices.lines(conn, of), Counter(device_by_model(conn, of))
+    for line in nobodys:
+        totals[line.model] += line.device_ns
+    return nobodys, devices.Allocation(totals, rules)
 
 
 def _page(

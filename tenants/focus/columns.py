@@ -1,8 +1,8 @@
 """Which columns an export has, in which version, and what each holds.
 
 Refuses to know: rows.  Source: MONEY.md §2's table.  1.2 is what validators know; 1.4 drops ProviderName
-and PublisherName for ServiceProviderName and HostProviderName.  Split allocation (AllocatedMethodId and
-its like, 1.3 and later) comes with the accounts of device time; its columns are conditional until then.
+and PublisherName for ServiceProviderName and HostProviderName, and has how device time was split
+(AllocatedMethodId and its like are of 1.3 and later): filled in an operator's export of all tenants alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 VERSIONS = ("1.2", "1.4")
-MAPPING_VERSION = "1"
+MAPPING_VERSION = "2"
 """Of what a column is filled with; goes up whenever that changes."""
 
 
@@ -35,6 +35,10 @@ def _must(name: str, kind: Kind = Kind.TEXT, *versions: str) -> Column:
 
 
 COLUMNS = (
+    Column("AllocatedMethodDetails", versions=("1.4",)),
+    Column("AllocatedMethodId", versions=("1.4",)),
+    Column("AllocatedResourceId", versions=("1.4",)),
+    Column("AllocatedTags", versions=("1.4",)),
     _must("BilledCost", Kind.DECIMAL),
     _must("BillingAccountId"),
     Column("BillingAccountName"),

@@ -119,6 +119,20 @@ def page(
     return lines, tuple(found[PAGE - 1][: len(keys)]) if len(found) > PAGE else None
 
 
+def device_by_model(conn: Connection, of: Slice) -> dict[str, int]:
+    """What the lines of one span come to."""
+    fact = facts(of)
+    device = case((_is_first(fact, USAGE), func.coalesce(_Q.c.device_ns, 0)), else_=0)
+    query = (
+        select(fact.c.model, func.sum(device))
+        .select_from(fact)
+        .outerjoin(_Q, _Q.c.request_id == fact.c.request_id)
+        .where(fact.c.model.is_not(None))
+        .group_by(fact.c.model)
+    )
+    return {model: int(device_ns) for model, device_ns in conn.execute(query)}
+
+
 def _is_first(fact: Subquery, *entries: str) -> ColumnElement[bool]:
     """The first line that its request has among these entries, in their order, wherever the others count."""
     earlier = tuple_(*_order(_EARLIER.c, entries)) < tuple_(*_order(fact.c, entries))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -22,9 +23,8 @@ SCHEMA = "lockgate-focus-manifest-1"
 RULES = {
     "line_rounding": "half-up-per-line-1",
     "estimate": "reserved-amount-1",
-    "cost_attribution": None,
 }
-"""Versions of the rules behind the numbers; attribution of device time has none in an export yet."""
+"""Versions of the rules behind the numbers; how device time was split is the executors' to say."""
 _COSTS = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost", "x_RoundingCost")
 
 
@@ -43,6 +43,11 @@ class Export:
     device: bool
 
     @property
+    def splits_devices(self) -> bool:
+        """Whether it has all device time, that of nobody too: the operator's, of all tenants."""
+        return self.device and self.tenant is None
+
+    @property
     def name(self) -> str:
         """Of the file; never a path, whatever a tenant is called."""
         whose = "" if self.tenant is None else "-" + re.sub(r"[^A-Za-z0-9_.-]", "_", self.tenant)
@@ -57,6 +62,7 @@ class Manifest:
     size: int = 0
     costs: dict[str, Decimal] = field(default_factory=lambda: dict.fromkeys(_COSTS, Decimal(0)))
     tokens: dict[str, Decimal] = field(default_factory=dict)
+    seconds: dict[str, Decimal] = field(default_factory=dict)
     prices: set[str] = field(default_factory=set)
     _hash: Any = field(default_factory=hashlib.sha256, repr=False)
 
@@ -69,8 +75,8 @@ class Manifest:
                 self.costs[name] = EXACT.add(self.costs[name], cost)
             meter, quantity, price = row["SkuMeter"], row["PricingQuantity"], row["x_PriceVersion"]
             if isinstance(meter, str) and isinstance(quantity, Decimal):
-                counted = self.tokens.get(meter, Decimal(0))
-                self.tokens[meter] = EXACT.add(counted, quantity)
+                into = self.tokens if row["PricingUnit"] == "Tokens" else self.seconds
+                into[meter] = EXACT.add(into.get(meter, Decimal(0)), quantity)
             if isinstance(price, str):
                 self.prices.add(price)
 
@@ -79,7 +85,13 @@ class Manifest:
         self._hash.update(data)
 
     def told(
-        self, of: Export, *, escaped: int, period_sha256: str | None, ledger_nano_usd: int
+        self,
+        of: Export,
+        *,
+        escaped: int,
+        period_sha256: str | None,
+        ledger_nano_usd: int,
+        device_rules: Sequence[str] = (),
     ) -> dict[str, object]:
         """`ledger_usd` is the ledger's own sum; it and `BilledCost` are one number."""
         ledger = scaled(ledger_nano_usd, -9)
@@ -96,10 +108,11 @@ class Manifest:
             "rows": self.rows,
             "totals": {name: plain(cost) for name, cost in self.costs.items()},
             "tokens": {meter: plain(count) for meter, count in sorted(self.tokens.items())},
+            "device_seconds": {meter: plain(time) for meter, time in sorted(self.seconds.items())},
             "ledger_usd": plain(ledger),
             "agrees": ledger == self.costs["BilledCost"],
             "price_versions": sorted(self.prices),
-            "rule_versions": RULES,
+            "rule_versions": {**RULES, "cost_attribution": sorted(device_rules) or None},
             "escaped_rows": escaped,
             "files": [
                 {

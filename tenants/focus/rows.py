@@ -106,9 +106,12 @@ def row_of(line: Line, terms: Terms) -> Row:
         "x_GpuNanoseconds": line.device_ns if terms.device else None,
         "x_RoundingCost": EXACT.subtract(billed, exact),
     }
-    return row | (_sku(line) if usage else dict.fromkeys(_SKU))
+    return _NOT_SPLIT | row | (_sku(line) if usage else dict.fromkeys(_SKU))
 
 
+_NOT_SPLIT: Row = dict.fromkeys(
+    ("AllocatedMethodDetails", "AllocatedMethodId", "AllocatedResourceId", "AllocatedTags")
+)
 _SKU = ("SkuId", "SkuMeter", "SkuPriceDetails", "SkuPriceId")
 
 

@@ -104,6 +104,9 @@ def _amounts(row: Mapping[str, str]) -> Iterator[str]:
             yield "what is no usage has a quantity"
         return
     quantity = exact(row["PricingQuantity"])
+    if row["PricingUnit"] == "Seconds":
+        yield from _device(row, billed, quantity)
+        return
     if quantity.denominator != 1 or exact(row["ConsumedQuantity"]) != quantity:
         yield "tokens are whole, and those that were used are those that are priced"
     if (row["PricingUnit"], row["ConsumedUnit"]) != ("Tokens", "Tokens"):
@@ -115,6 +118,44 @@ def _amounts(row: Mapping[str, str]) -> Iterator[str]:
     for name in ("PricingCategory", "SkuId", "SkuMeter", "SkuPriceId", "x_Model"):
         if not row[name]:
             yield f"{name} of usage is null"
+
+
+def _device(row: Mapping[str, str], billed: Fraction, quantity: Fraction) -> Iterator[str]:
+    """Time of devices that is nobody's: an operator's, without a price."""
+    if row["x_Entry"] not in {"idle", "overhead"} or row["SubAccountId"] != "platform":
+        yield "seconds of somebody's"
+    if billed or exact(row["ContractedUnitPrice"]) or exact(row["ListUnitPrice"]):
+        yield "device time has a price"
+    if row["ConsumedUnit"] != "Seconds" or exact(row["ConsumedQuantity"]) != quantity:
+        yield "seconds that were used are those that are told"
+    if quantity * 10**9 != int(row["x_GpuNanoseconds"]):
+        yield "x_GpuNanoseconds is not the quantity"
+    if not all(row[name] for name in ("PricingCategory", "SkuId", "SkuMeter", "x_Model")):
+        yield "a device of no model"
+
+
+def splits(rows: list[dict[str, str]]) -> dict[tuple[str, str], Fraction]:
+    """By span and model of 1.4's rows, what the ratios of their allocation come to; each checked beside the
+    nanoseconds that it is of."""
+    sums: dict[tuple[str, str], Fraction] = {}
+    times: dict[tuple[str, str], list[tuple[Fraction, int]]] = {}
+    for row in rows:
+        known = [
+            bool(row[f"Allocated{name}"]) for name in ("MethodId", "MethodDetails", "ResourceId")
+        ]
+        assert len(set(known)) == 1, row
+        if not known[0]:
+            continue
+        (element,) = json.loads(row["AllocatedMethodDetails"], parse_float=Fraction)["Elements"]
+        assert element["UsageUnit"] == "Nanoseconds"
+        assert element["UsageQuantity"] == int(row["x_GpuNanoseconds"]) != 0
+        of, ratio = (row["ChargePeriodStart"], row["x_Model"]), Fraction(element["AllocatedRatio"])
+        sums[of] = sums.get(of, Fraction(0)) + ratio
+        times.setdefault(of, []).append((ratio, element["UsageQuantity"]))
+    for parts in times.values():
+        whole = sum(ns for _, ns in parts)
+        assert all(abs(ratio - Fraction(ns, whole)) < Fraction(2, 10**15) for ratio, ns in parts)
+    return sums
 
 
 def _times(row: Mapping[str, str], month: str) -> Iterator[str]:
