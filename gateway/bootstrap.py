@@ -52,6 +52,7 @@ from gateway.refused_start import REFUSED
 from gateway.registering import open_permission, registered_texts
 from gateway.reload import reload, tell_deleted
 from gateway.runs import open_runs
+from gateway.secrets_elsewhere import hear_secrets
 from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
 from gateway.tempo_start import follow, gauges_of, open_tempo, others_write
@@ -345,6 +346,7 @@ async def opened(
         if others_write(settings):
             epochs.follow(directory.refresh)
             epochs.follow(registered.hear)
+            epochs.follow(partial(hear_secrets, house))
             following = asyncio.create_task(follow(epochs, log))
             stack.push_async_callback(_cancelled, following)
         await enforce(house, cache_terms(settings))

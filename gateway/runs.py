@@ -65,6 +65,11 @@ class Run:
         """What its claim says.  StoreUnavailable."""
         return await asyncio.shield(self.decided)
 
+    async def over(self) -> None:
+        """Until its key can be asked for again."""
+        assert self.task is not None
+        await asyncio.wait([self.task])
+
 
 class Runs:
     """One for a gateway."""

@@ -52,8 +52,13 @@ class SecretStore(Protocol):
 
     async def load(self) -> Sequence[WrappedRow]: ...
 
-    async def add(self, *, tenant: str, version: int, root: str, wrapped: bytes) -> None:
-        """Raises where there is that version already."""
+    async def generation(self) -> int:
+        """Another one as soon as anything of what `load` reads has changed, by whomever."""
+        ...
+
+    async def add(self, *, tenant: str, version: int, root: str, wrapped: bytes) -> bool:
+        """False where there is that version already: another process has made it."""
+        ...
 
     async def rewrap(self, rows: Iterable[tuple[str, int, str, bytes]]) -> None:
         """Tenant, version, and the root and bytes that take the place of the old ones."""
@@ -111,17 +116,29 @@ class TenantSecrets:
         self._roots: dict[tuple[str, int], str] = {}  # of what the store still has
         self._newest: dict[str, int] = {}  # also of what is destroyed
         self._shredded: set[str] = set()
+        self._generation = 0
         self._alone = asyncio.Lock()
         self._changing: set[asyncio.Task[Any]] = set()
 
     async def load(self) -> None:
         """Before serving.  KeyringError where one cannot be unwrapped: a lost root key is found here,
         not by the tenant who asks first."""
-        for row in await self._store.load():
-            self._newest[row.tenant] = max(row.version, self._newest.get(row.tenant, 0))
-            if row.wrapped:
-                self._see(unwrap(self._keyring, row), row.root)
-        self._shredded = self._newest.keys() - self._kept.keys()
+        self._generation = await self._store.generation()
+        await self._read()
+
+    async def refresh(self) -> frozenset[str]:
+        """Read what other processes have changed.  The tenants of whom there are other versions now; what
+        was kept under those that are not `current` is nobody's any more."""
+
+        async def change() -> frozenset[str]:
+            generation = await self._store.generation()
+            if generation == self._generation:
+                return frozenset()
+            moved = await self._read()
+            self._generation = generation
+            return moved
+
+        return await self._change(change)
 
     def current(self, tenant: str) -> TenantSecret:
         """The newest, to write with.  SecretGone."""
@@ -167,15 +184,23 @@ class TenantSecrets:
         destroyed: only `rotate` begins again, and somebody must mean it."""
 
         async def change() -> TenantSecret:
-            if self._kept.get(tenant) or tenant in self._shredded:
-                return self.current(tenant)
-            return await self._make(tenant)
+            while not self._kept.get(tenant) and tenant not in self._shredded:
+                if await self._made(tenant):
+                    break
+                await self._read()  # another process was first
+            return self.current(tenant)
 
         return await self._change(change)
 
     async def rotate(self, tenant: str) -> TenantSecret:
         """A new version to write with; the old ones are read until they are retired."""
-        return await self._change(lambda: self._make(tenant))
+
+        async def change() -> TenantSecret:
+            while not await self._made(tenant):
+                await self._read()
+            return self.current(tenant)
+
+        return await self._change(change)
 
     async def retire(self, tenant: str, version: int) -> None:
         """Destroy an old version.  SecretGone where there is none; ValueError for the current one."""
@@ -234,15 +259,33 @@ class TenantSecrets:
         task.add_done_callback(self._changing.discard)
         return await asyncio.shield(task)
 
-    async def _make(self, tenant: str) -> TenantSecret:
+    async def _made(self, tenant: str) -> bool:
+        """False where another process has used its number."""
         version = self._newest.get(tenant, 0) + 1
         made = TenantSecret(tenant, version, self._rng(SECRET_BYTES))
         root, wrapped = wrap(self._keyring, made, self._rng(NONCE_BYTES))
         self._newest[tenant] = version  # an attempt whose end is unknown uses its number up
-        await self._store.add(tenant=tenant, version=version, root=root, wrapped=wrapped)
+        if not await self._store.add(tenant=tenant, version=version, root=root, wrapped=wrapped):
+            return False
         self._see(made, root)
         self._shredded.discard(tenant)
-        return made
+        return True
+
+    async def _read(self) -> frozenset[str]:
+        """Memory as the store is.  Whose versions are others than before.  KeyringError: nothing is changed."""
+        rows = await self._store.load()
+        there = {(row.tenant, row.version): row for row in rows if row.wrapped}
+        new = [unwrap(self._keyring, there[each]) for each in there.keys() - self._roots.keys()]
+        gone = self._roots.keys() - there.keys()
+        for secret in new:
+            self._see(secret, there[secret.tenant, secret.version].root)
+        for tenant, version in gone:
+            self._kept.get(tenant, {}).pop(version, None)
+        self._roots = {each: row.root for each, row in there.items()}
+        for row in rows:
+            self._newest[row.tenant] = max(row.version, self._newest.get(row.tenant, 0))
+        self._shredded = {row.tenant for row in rows if not self._kept.get(row.tenant)}
+        return frozenset(each.tenant for each in new) | frozenset(tenant for tenant, _ in gone)
 
     async def _destroy(self, tenant: str, versions: Sequence[int]) -> None:
         kept = self._kept.get(tenant, {})

@@ -19,6 +19,7 @@ class Of(IntEnum):
 
     TEXTS = 1
     DIRECTORY = 2
+    SECRETS = 3
 
 
 def generation(conn: Connection, of: Of) -> int:

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
+from tenants import generations
+from tenants.generations import Of
 from tenants.schema import tenant_secret
 from tenants.store import Store
 
@@ -37,10 +40,23 @@ class SecretTable:
 
         return await self.store.read(op)
 
-    async def add(self, *, tenant: str, version: int, root: str, wrapped: bytes) -> None:
-        """IntegrityError where there is that version already."""
+    async def generation(self) -> int:
+        """Another one as soon as anything of what `load` reads has changed."""
+        return await self.store.read(lambda conn: generations.generation(conn, Of.SECRETS))
+
+    async def add(self, *, tenant: str, version: int, root: str, wrapped: bytes) -> bool:
+        """False where there is that version already, which another gateway has made."""
+
+        def op(conn: Connection) -> None:
+            generations.count_up(conn, Of.SECRETS)
+            conn.execute(insert(tenant_secret).values(row))
+
         row = {"tenant": tenant, "version": version, "root": root, "wrapped": wrapped}
-        await self.store.write(lambda conn: conn.execute(insert(tenant_secret).values(row)))
+        try:
+            await self.store.write(op)
+        except IntegrityError:
+            return False
+        return True
 
     async def rewrap(self, rows: Iterable[tuple[str, int, str, bytes]]) -> None:
         await self._put([SecretRow(*row) for row in rows])
@@ -52,6 +68,7 @@ class SecretTable:
         """All or none, and nothing of what was there stays in the file or its log."""
 
         def op(conn: Connection) -> None:
+            generations.count_up(conn, Of.SECRETS)
             for row in rows:
                 found = conn.execute(
                     update(tenant_secret)

@@ -125,19 +125,28 @@ class Once:
             drawn = f"{claim.request_id}/key"
             allowed(await tempo.admit(self._draw(entry, drawn)))
         try:
-            run = runs.find(claim.digest)
-            if run is None:
-                do = _Do(self.house, self.endpoint, entry, drawn)
-                run = runs.begin(claim, do, stream=asked.stream)
-            elif run.claim.body != claim.body:
-                raise reused()
             try:
+                run = await self._run_of(claim)
+                if run is None:
+                    do = _Do(self.house, self.endpoint, entry, drawn)
+                    run = runs.begin(claim, do, stream=asked.stream)
                 return run, await run.heard()
             except StoreUnavailable as down:
                 raise keys_down() from down
         finally:
             if drawn is not None:  # what has begun has given it back
                 await unbroken(tempo.release(drawn, 0))
+
+    async def _run_of(self, claim: Claim) -> Run | None:
+        """What asks the same by this key here.  That something else is being asked by it is no answer, until
+        that has heard whether the key is its own."""
+        while (run := self.house.runs.find(claim.digest)) is not None:
+            if run.claim.body == claim.body:
+                return run
+            if (await run.heard()).verdict is not Verdict.REUSED:
+                raise reused()
+            await run.over()
+        return None
 
     def _draw(self, entry: Entry, drawn: str) -> TempoAsk:
         """A request, and no place among those that run: the one that is looked for has it."""

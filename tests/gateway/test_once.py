@@ -82,6 +82,24 @@ def test_25_another_body_by_the_same_key_is_422(tmp_path: Path) -> None:
     lived(tmp_path, story)
 
 
+def test_another_body_at_the_same_moment_takes_nobodys_answer(tmp_path: Path) -> None:
+    """Whoever comes first is no owner of the key, before its claim has said so."""
+
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        first = await ask(alice)
+        asked = [
+            ask(alice, content)
+            for content in ("other", "hello", "third", "hello", "other", "hello")
+        ]
+        answers = await asyncio.gather(*asked)
+        assert [each.status for each in answers] == [422, 200, 422, 200, 422, 200]
+        assert [told(each) for each in answers if each.status == 200] == [told(first)] * 3
+        assert len(await reservations(home)) == 1
+
+    lived(tmp_path, story)
+
+
 def test_another_body_is_422_while_the_first_runs(tmp_path: Path) -> None:
     gate = Hold(1)
 

@@ -21,23 +21,32 @@ class MemoryStore:
 
     rows: dict[tuple[str, int], Row] = field(default_factory=dict)
     failing: bool = False
+    changes: int = 0
     gate: asyncio.Event | None = None
     entered: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def load(self) -> Sequence[Row]:
         return list(self.rows.values())
 
-    async def add(self, *, tenant: str, version: int, root: str, wrapped: bytes) -> None:
+    async def generation(self) -> int:
+        return self.changes
+
+    async def add(self, *, tenant: str, version: int, root: str, wrapped: bytes) -> bool:
         await self._ready()
-        assert (tenant, version) not in self.rows
+        if (tenant, version) in self.rows:
+            return False
+        self.changes += 1
         self.rows[tenant, version] = Row(tenant, version, root, wrapped)
+        return True
 
     async def rewrap(self, rows: Iterable[tuple[str, int, str, bytes]]) -> None:
         await self._ready()
+        self.changes += 1
         self.rows.update({(row[0], row[1]): Row(*row) for row in rows})
 
     async def destroy(self, *, tenant: str, versions: Iterable[int]) -> None:
         await self._ready()
+        self.changes += 1
         for version in versions:
             self.rows[tenant, version] = Row(tenant, version, "", b"")
 

@@ -250,3 +250,81 @@ def test_a_caller_who_goes_away_undoes_nothing() -> None:
         assert len(store.rows) == 1
 
     run(test())
+
+
+def test_two_who_begin_at_once_have_one_secret() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        ours, theirs = await loaded(store), await loaded(store)
+        made = await asyncio.gather(ours.ensure("acme"), theirs.ensure("acme"))
+        assert made[0] == made[1]
+        assert len(store.rows) == 1
+
+    asyncio.run(test())
+
+
+def test_what_another_changes_is_read() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        ours, theirs = await loaded(store), await loaded(store)
+        await ours.ensure("acme")
+        await ours.ensure("globex")
+        assert await theirs.refresh() == {"acme", "globex"}
+        assert await theirs.refresh() == set()
+        assert theirs.current("acme") == ours.current("acme")
+        rotated = await ours.rotate("acme")
+        assert await theirs.refresh() == {"acme"}
+        assert theirs.current("acme") == rotated
+        assert theirs.at("acme", 1) == ours.at("acme", 1)
+        await ours.retire("acme", 1)
+        assert await theirs.refresh() == {"acme"}
+        with pytest.raises(SecretGone):
+            theirs.at("acme", 1)
+        await ours.shred("acme")
+        assert await theirs.refresh() == {"acme"}
+        assert theirs.is_shredded("acme")
+        with pytest.raises(SecretGone):
+            await theirs.ensure("acme")
+        again = await theirs.rotate("acme")  # somebody means it
+        assert again.version == 3
+        assert await ours.refresh() == {"acme"}
+        assert ours.current("acme") == again
+        assert not ours.is_shredded("acme")
+        assert ours.current("globex") == theirs.current("globex")
+
+    asyncio.run(test())
+
+
+def test_two_who_rotate_at_once_make_two_versions() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        ours, theirs = await loaded(store), await loaded(store)
+        await ours.ensure("acme")
+        await theirs.refresh()
+        made = await asyncio.gather(ours.rotate("acme"), theirs.rotate("acme"))
+        assert sorted(each.version for each in made) == [2, 3]
+        await ours.refresh()
+        await theirs.refresh()
+        assert ours.current("acme") == theirs.current("acme")
+
+    asyncio.run(test())
+
+
+def test_what_was_destroyed_here_does_not_come_back_by_reading() -> None:
+    """The store failed to destroy it: it is gone here, and asked for again."""
+
+    async def test() -> None:
+        store = MemoryStore()
+        ours, theirs = await loaded(store), await loaded(store)
+        await ours.ensure("acme")
+        await theirs.ensure("globex")
+        store.failing = True
+        with pytest.raises(ConnectionError):
+            await ours.shred("acme")
+        store.failing = False
+        assert await ours.refresh() == {"globex"}
+        assert ours.is_shredded("acme")
+        assert await ours.shred("acme") == 1
+        assert store.rows["acme", 1].wrapped == b""
+
+    asyncio.run(test())
