@@ -14,10 +14,11 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from gateway import listen, logs
 from gateway.app import admin_app, public_app
@@ -347,18 +348,13 @@ async def opened(
             epochs.follow(directory.refresh)
             epochs.follow(registered.hear)
             epochs.follow(partial(hear_secrets, house))
-            following = asyncio.create_task(follow(epochs, log))
-            stack.push_async_callback(_cancelled, following)
+            _begun(stack, follow(epochs, log))
         await enforce(house, cache_terms(settings))
-        housekeeping = asyncio.create_task(keep_house(house, state / "run"))
-        stack.push_async_callback(_cancelled, housekeeping)
-        accounting = asyncio.create_task(accounts.keep())
-        stack.push_async_callback(_cancelled, accounting)
+        _begun(stack, keep_house(house, state / "run"))
+        _begun(stack, accounts.keep())
         await stack.enter_async_context(telling(house, settings))
-        sealing = asyncio.create_task(keep_sealed(house))
-        stack.push_async_callback(_cancelled, sealing)
-        warming = asyncio.create_task(Warming(request_ids()).keep(house))
-        stack.push_async_callback(_cancelled, warming)
+        _begun(stack, keep_sealed(house))
+        _begun(stack, Warming(request_ids()).keep(house))
         yield house, development
 
 
@@ -366,6 +362,11 @@ def withdraw(house: House, change: Change) -> None:
     """After any change of authority: every running request is asked whether it still has its own."""
     if struck := house.live.withdraw():
         house.log("authority.withdrawn", kind=change.kind.value, count=len(struck))
+
+
+def _begun(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+    """In the background, until the stack is unwound."""
+    stack.push_async_callback(_cancelled, asyncio.create_task(work))
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

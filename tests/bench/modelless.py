@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gateway import bootstrap
+from gateway import bootstrap, executors_start
 from gateway.cli.serve import choose
 from gateway.models_store import Found
 from policies.facts import Meters
@@ -34,7 +34,7 @@ PARTS = ("book", "audit")
 def without_model(pace: Pace) -> None:
     command = [sys.executable, "-m", "tests.bench.fake_executor"]
     command += ["--steps", str(pace.steps), "--step-ms", str(pace.step_ms)]
-    patched: Any = bootstrap
+    patched: Any = executors_start
     patched.executor_command = lambda *_: command
     patched.fetch = lambda *_: Found(Path(__file__))
 

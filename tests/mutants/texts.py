@@ -161,8 +161,8 @@ MUTANTS = (
         "shredded_tenant_begins_anew_by_itself",
         "P12",
         _TENANT_SECRETS,
-        "if self._kept.get(tenant) or tenant in self._shredded:",
-        "if self._kept.get(tenant):",
+        "while not self._kept.get(tenant) and tenant not in self._shredded:",
+        "while not self._kept.get(tenant):",
         _SHREDDED,
     ),
     Mutant(
