@@ -76,7 +76,7 @@ class Deleting:
             if isinstance(left, Month):
                 both = await self._counted(left, of)
                 await self.kept.store.write(partial(self._reseal, of=of, both=both))
-        await self.kept.store.forget_overwritten()
+        await self.kept.store.forget_overwritten(rewrite=True)
 
     def _step(self, conn: Connection, *, of: Deletion) -> Month | bool:
         assert of.tenant is not None

@@ -38,6 +38,10 @@ class _File:
         with self._emptying:  # two at once get in each other's way
             return sqlite.empty_wal(self._path)
 
+    def rewrite(self) -> bool:
+        with self._emptying:
+            return sqlite.rewrite(self._path)
+
     def close(self) -> None:
         os.close(self._lock_fd)
 
@@ -103,11 +107,16 @@ class Store:
         """Run `op` on the reader, which sees what is committed and can write nothing."""
         return await self._reader.submit(op)
 
-    async def forget_overwritten(self) -> None:
+    async def forget_overwritten(self, *, rewrite: bool = False) -> None:
         """Bring the write-ahead log into the file and empty it, so that what was overwritten or deleted
-        before is in neither.  StoreUnavailable where others kept it busy; try again.  PostgreSQL keeps
-        versions of rows until it vacuums, and its log beyond that: nothing is promised there."""
-        if self._file is not None and not await asyncio.to_thread(self._file.empty_log):
+        before is in neither.  `rewrite`: nor in gaps of pages, for which the whole file is written anew and
+        who writes waits.  StoreUnavailable where others kept it busy; try again.  PostgreSQL keeps versions of
+        rows until it vacuums, and its log beyond that: nothing is promised there."""
+        if self._file is None:
+            return
+        if rewrite and not await asyncio.to_thread(self._file.rewrite):
+            raise StoreUnavailable("the file could not be written anew: it was busy, or is full")
+        if not await asyncio.to_thread(self._file.empty_log):
             raise StoreUnavailable("the write-ahead log is busy and keeps what was overwritten")
 
     def close(self) -> None:

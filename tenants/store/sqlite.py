@@ -93,6 +93,17 @@ def empty_wal(path: Path) -> bool:
     return not busy
 
 
+def rewrite(path: Path) -> bool:
+    """Every page anew.  What is overwritten or freed is zeroed, but where pages were balanced, copies of what
+    was moved stay in their gaps."""
+    with closing(sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)) as connection:
+        try:
+            connection.execute("VACUUM")
+        except sqlite3.OperationalError:
+            return False
+    return True
+
+
 def lock(path: Path) -> int:
     """A descriptor that holds the file for this process.  StoreRefused."""
     try:
