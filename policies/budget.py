@@ -79,7 +79,7 @@ def _midnight_s(day: date, zone: tzinfo) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One budget's state within its window."""
+    """One budget's state within its window.  `id` tells those of one scope apart."""
 
     scope: str
     limit_nano_usd: int
@@ -87,6 +87,7 @@ class Account:
     held_nano_usd: int
     hard: bool = True
     shadow: bool = False
+    id: str | None = None
 
     @property
     def room_nano_usd(self) -> int:
@@ -119,7 +120,7 @@ def fit(
             continue
         most = affordable_output(price, prompt_tokens, output, n, account.room_nano_usd)
         if most is None or most < min(least, wanted):
-            return Deny(Reason.BUDGET_SPENT, scope=account.scope, limit_name="budget")
+            return _spent(account)
         if most < output:
             output, limited_by = most, account.scope
     amount = worst_case(price, prompt_tokens, output, n)
@@ -127,7 +128,7 @@ def fit(
         return Deny(Reason.BUDGET_SPENT, limit_name="budget")
     for account in accounts:  # soft ones too: their totals must stay countable
         if account.spent_nano_usd + account.held_nano_usd + amount >= NANO_USD_MAX:
-            return Deny(Reason.BUDGET_SPENT, scope=account.scope, limit_name="budget")
+            return _spent(account)
     over = tuple(
         a.scope for a in accounts if not a.hard and not a.shadow and a.room_nano_usd < amount
     )
@@ -139,3 +140,7 @@ def fit(
         and (affordable_output(price, prompt_tokens, wanted, n, a.room_nano_usd) or -1) < enough
     )
     return Allow(Fit(output, amount, limited_by, over, shadowed))
+
+
+def _spent(account: Account) -> Deny:
+    return Deny(Reason.BUDGET_SPENT, scope=account.scope, limit_name="budget", account=account.id)

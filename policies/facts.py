@@ -34,7 +34,8 @@ class Credential:
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who is asking, as the authenticator established it.  `issuer` names the identity provider
-    (or `lockgate:keys`), so equal subjects of two issuers are two people."""
+    (or `lockgate:keys`), so equal subjects of two issuers are two people.  `tags`: names and values that its
+    credential says its cost is filed under."""
 
     tenant: str | None
     project: str | None
@@ -44,6 +45,7 @@ class Principal:
     groups: frozenset[str] = frozenset()
     roles: frozenset[Role] = frozenset()
     service_class: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class Budget:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What one tenant, project and user may do, resolved from plan, configuration and the directory
-    at one instant.  Budgets and limits are keyed by scope: `key`, `user`, `project`, `tenant`."""
+    at one instant.  Budgets and limits are keyed by scope: `key`, `user`, `project`, `tenant`;
+    `tag_budgets` by the tags of this credential that have one, spelt `name=value`."""
 
     tenant: str
     suspended: bool
@@ -85,6 +88,7 @@ class Standing:
     weight: float = 1.0
     limits: dict[str, Limits] = field(default_factory=dict)
     budgets: dict[str, Budget] = field(default_factory=dict)
+    tag_budgets: dict[str, Budget] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,9 @@ class Allow(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class Deny:
     """`limit` and `asked` are numbers that the caller may see (their own); `scope` names whose limit
-    it was (`key`, `user`, `project`, `tenant`, `model`); `param` the request field at fault;
-    `limit_name` the plan's field that holds the limit (`rpm`, `output_tpm`, …)."""
+    it was (`key`, `user`, `project`, `tag`, `tenant`, `model`), and `account` which of several of one scope;
+    `param` the request field at fault; `limit_name` the plan's field that holds the limit (`rpm`,
+    `output_tpm`, …)."""
 
     reason: Reason
     retry_after_ms: int | None = None
@@ -59,3 +60,4 @@ class Deny:
     scope: str | None = None
     param: str | None = None
     limit_name: str | None = None
+    account: str | None = None

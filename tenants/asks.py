@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from policies.facts import Meters, Price
 from policies.price import Charge
+from policies.tags import Tag
 from tenants.scopes import BudgetAccount, Dimensions
 from tenants.usage import UsageRecord
 
@@ -26,7 +27,8 @@ class HoldAsk:
     client named the length, else is what makes an answer worth beginning.  `prompt_tokens` is
     billed once, however many choices.  `dispatched`: work may start as soon as the hold is durable,
     so a crash leaves it unknown; False where `mark_dispatched` will come between.  `claim`: the digest of the
-    idempotency key by which it is asked; held only while that is this request's."""
+    idempotency key by which it is asked; held only while that is this request's.  `tags`: what it is filed
+    under, one a name."""
 
     request_id: str
     dims: Dimensions
@@ -39,6 +41,7 @@ class HoldAsk:
     lease_s: int = LEASE_S
     dispatched: bool = True
     claim: str | None = None
+    tags: tuple[Tag, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

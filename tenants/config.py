@@ -39,9 +39,12 @@ class ProjectConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantConfig:
+    """`tags`: budgets by tag, spelt `name=value`."""
+
     plan: str
     residency: str | None = None
     projects: Mapping[str, ProjectConfig] = field(default_factory=dict)
+    tags: Mapping[str, Budget] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, literal, select
 
 from policies.budget import HOUR_S, Span
-from tenants import schema
-from tenants.scopes import BudgetAccount
+from tenants import schema, tags
+from tenants.scopes import TAG, BudgetAccount
 
 _R, _A, _K = schema.reservation, schema.adjustment, schema.api_key
 _ACCOUNT = {
@@ -62,7 +62,7 @@ def counted(conn: Connection, budget: BudgetAccount, of: Sequence[Span]) -> dict
         row[0]: Sums(int(row[1]), int(row[2]))
         for row in conn.execute(
             select(hour(_R.c.at_ms), func.sum(_R.c.charge - _R.c.refunded), func.sum(held))
-            .where(_mine(budget), *_within(_R.c.at_ms, whole))
+            .where(_mine(budget, whole), *_within(_R.c.at_ms, whole))
             .group_by("hour")
         )
     }
@@ -82,8 +82,10 @@ def _lineage(key_id: str) -> Select[tuple[str]]:
     return select(one.union(before).c.id)
 
 
-def _mine(budget: BudgetAccount) -> ColumnElement[bool]:
-    """The reservations that belong under this account."""
+def _mine(budget: BudgetAccount, span: Span) -> ColumnElement[bool]:
+    """The reservations of `span` that belong under this account."""
+    if budget.scope == TAG:
+        return tags.under(budget.id, span)
     if budget.scope == "key":
         return _R.c.key_id.in_(_lineage(budget.id))
     return _ACCOUNT[budget.scope] == budget.id

@@ -33,7 +33,7 @@ from tenants.pseudonyms import (
     tombstone,
 )
 from tenants.resealing import Both
-from tenants.scopes import Dimensions, scope_id
+from tenants.scopes import TAG, Dimensions, scope_id, tag_account
 from tenants.sql import insert_new
 
 BATCH: Final = 500
@@ -214,6 +214,8 @@ def _account(row: Mapping[Any, Any], of: Deletion, names: Names) -> str | None:
     parts = msgspec.json.decode(account, type=list[str])
     if row["scope"] == "user":
         return Person(of.pseudonym, PSEUDONYM, names.person(*parts[1:])).account
+    if row["scope"] == TAG:
+        return tag_account(of.pseudonym, *(names.other("tag", part) for part in parts[1:]))
     dims = Dimensions(of.pseudonym, names.other("project", parts[1]), "", "", None, "", None)
     return scope_id("project", dims)
 

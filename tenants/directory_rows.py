@@ -45,6 +45,7 @@ class KeyRecord:
     expires_at_s: int | None = None
     revoked_at_s: int | None = None
     replaced_by: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
 
     @property
     def revoked(self) -> bool:
@@ -81,7 +82,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class BudgetTarget:
-    """Whose budget.  `name` is the project, the user or the key id, empty for the tenant itself;
+    """Whose budget.  `name` is the project, the user, the key id or the tag (`name=value`), empty for the tenant itself;
     `issuer` may be empty for a user: then it holds for that name at every issuer, each alone."""
 
     tenant: str
@@ -228,7 +229,7 @@ def note(
 
 def _key_row(key: KeyRecord) -> dict[str, Any]:
     row = {name: getattr(key, name) for name in KeyRecord.__dataclass_fields__}
-    for name in ("roles", "groups", "limits"):
+    for name in ("roles", "groups", "limits", "tags"):
         row[name] = msgspec.json.encode(row[name]).decode()
     return row
 
@@ -237,5 +238,6 @@ def _key(row: Any) -> KeyRecord:
     plain = {name: row[name] for name in KeyRecord.__dataclass_fields__}
     for name in ("roles", "groups"):
         plain[name] = msgspec.json.decode(plain[name], type=tuple[str, ...])
+    plain["tags"] = msgspec.json.decode(plain["tags"], type=tuple[tuple[str, str], ...])
     plain["limits"] = msgspec.json.decode(plain["limits"], type=Limits | None)
     return KeyRecord(**plain)

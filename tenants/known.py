@@ -12,10 +12,11 @@ from dataclasses import replace
 from policies.budget import window_at
 from policies.facts import Budget, CredentialKind, Limits, Principal, Standing
 from policies.price import NANO_USD_MAX
+from policies.tags import parse, spelt
 from policies.verdict import Deny, Reason
 from tenants.config import NO_LIMITS, DirectoryConfig, PlanConfig, TenantConfig
 from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked, Snapshot
-from tenants.scopes import SCOPES, BudgetAccount, account_of
+from tenants.scopes import BUDGET_SCOPES, TAG, BudgetAccount, account_of
 from tenants.windows import zone_of
 
 SUSPENDED = "tenant_suspended"
@@ -75,6 +76,7 @@ class Known:
             weight=plan.weight,
             limits=self._limits(principal, tenant, plan),
             budgets=self._budgets_of(principal, tenant, plan),
+            tag_budgets=self._tag_budgets(principal, tenant) if principal.tags else {},
         )
 
     def is_revoked(
@@ -161,6 +163,14 @@ class Known:
             )
         return {scope: budget for scope, budget in found.items() if budget is not None}
 
+    def _tag_budgets(self, principal: Principal, tenant: TenantConfig) -> dict[str, Budget]:
+        found = {}
+        for tag in (spelt(name, value) for name, value in principal.tags):
+            own = self.budgets.get(BudgetTarget(principal.tenant or "", TAG, tag))
+            if (budget := own or tenant.tags.get(tag)) is not None:
+                found[tag] = budget
+        return found
+
     def budgets_of_tenant(self, tenant: str) -> dict[BudgetTarget, Budget]:
         """Every budget that stands in a tenant: configured, and what operators set instead."""
         of = self.config.tenants[tenant]
@@ -170,6 +180,8 @@ class Known:
         for name, project in of.projects.items():
             if project.budget is not None:
                 standing[BudgetTarget(tenant, "project", name)] = project.budget
+        for tag, budget in of.tags.items():
+            standing[BudgetTarget(tenant, TAG, tag)] = budget
         return standing | {at: set_ for at, set_ in self.budgets.items() if at.tenant == tenant}
 
 
@@ -186,10 +198,15 @@ def account_under(budgets: Mapping[BudgetTarget, Budget], at: BudgetTarget) -> B
 
 def budget_fault(target: BudgetTarget, budget: Budget | None) -> str | None:
     """What keeps this from being a budget."""
-    if target.scope not in SCOPES:
-        return f"no scope is named {target.scope!r}; there are {', '.join(SCOPES)}"
+    if target.scope not in BUDGET_SCOPES:
+        return f"no scope is named {target.scope!r}; there are {', '.join(BUDGET_SCOPES)}"
     if (target.scope == "tenant") == bool(target.name):
-        return "a budget names its project, user or key; a tenant's names none"
+        return "a budget names its project, user, key or tag; a tenant's names none"
+    if target.scope == TAG:
+        try:
+            parse(target.name)
+        except ValueError as why:
+            return str(why)
     if target.issuer and target.scope != "user":
         return "only a user's budget names an issuer"
     if budget is None:

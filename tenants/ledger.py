@@ -30,7 +30,7 @@ from policies.budget import fit
 from policies.facts import Meters, Price
 from policies.price import Charge, Line, Meter
 from policies.verdict import Allow, Deny
-from tenants import periods, places, postings, prices, schema, usage
+from tenants import periods, places, postings, prices, schema, tags, usage
 from tenants.asks import (
     Ask,
     BookFault,
@@ -42,7 +42,7 @@ from tenants.asks import (
     VoidAsk,
 )
 from tenants.postings import AVAILABLE, ESTIMATE, REVERSAL, SPEND, USAGE, Postings
-from tenants.scopes import SCOPES, scope_id
+from tenants.scopes import TAG, BudgetAccount, in_order, scope_id
 from tenants.sql import Find, insert_many, update_many, within
 from tenants.usage import UsageRecord
 from tenants.windows import Windows
@@ -163,6 +163,7 @@ class _Page:
         ]
         if reserved:
             _RESERVE.run(conn, reserved)
+            tags.keep(conn, reserved)
         if left:
             changed = _LEAVE.run(conn, left)
             assert changed == len(left), "a reservation was ended by somebody else meanwhile"
@@ -176,7 +177,7 @@ class _Page:
             return _held_before(known, ask)
         if fault := prices.differs(self._prices, ask.price):
             return fault
-        budgets = sorted(ask.budgets, key=lambda budget: SCOPES.index(budget.scope))
+        budgets = sorted(ask.budgets, key=in_order)
         verdict = fit(
             [self._windows.account(budget) for budget in budgets],
             ask.price,
@@ -187,7 +188,7 @@ class _Page:
         )
         if isinstance(verdict, Deny):
             for budget in budgets:
-                if budget.scope == verdict.scope:
+                if (budget.scope, budget.id) == (verdict.scope, verdict.account):
                     self._windows.refuse(budget)
             return verdict
         fitted = verdict.value
@@ -308,11 +309,18 @@ class _Page:
 
 def _accounts(ask: HoldAsk) -> Row:
     """Whose it is, and under which accounts it is counted."""
-    assert all(account.id == scope_id(account.scope, ask.dims) for account in ask.budgets)
+    assert all(_is_under(ask, account) for account in ask.budgets)
     return usage.dims_row(ask.dims) | {
         "user_account": scope_id("user", ask.dims),
         "project_account": scope_id("project", ask.dims),
+        "tags": tags.spelt(ask.tags),
     }
+
+
+def _is_under(ask: HoldAsk, account: BudgetAccount) -> bool:
+    if account.scope == TAG:
+        return account.id in tags.accounts(ask.dims.tenant, tags.spelt(ask.tags))
+    return account.id == scope_id(account.scope, ask.dims)
 
 
 def _worst_lines(price: Price, row: Row) -> tuple[Line, ...]:

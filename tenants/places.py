@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from tenants import schema
-from tenants.scopes import SCOPES
+from tenants import schema, tags
+from tenants.scopes import SCOPES, TAG
 from tenants.sql import Find, within
 
 _K = schema.api_key
@@ -37,6 +37,8 @@ def places_of(row: Mapping[Any, Any], keys: Mapping[str, tuple[str, ...]]) -> li
         for scope, account in zip(SCOPES[1:], accounts, strict=True)
         if account is not None
     ]
+    if row["tags"] is not None:
+        found += [Place(TAG, account) for account in tags.accounts(row["tenant"], row["tags"])]
     return found
 
 

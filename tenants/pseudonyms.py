@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Text, select
 
-from tenants import schema
+from tenants import schema, tags
 from tenants.scopes import Dimensions, scope_id
 from tenants.sql import insert_new, update_many
 from tenants.usage import dims_of
@@ -105,11 +105,13 @@ def names_of(conn: Connection, tenant: str, digest: Digest, drawn: bytes) -> Nam
 def rename_reserved(
     conn: Connection, names: Names, rows: Sequence[Mapping[Any, Any]], *, tenant: str | None = None
 ) -> None:
-    """Reservations, and what is recorded of them.  `tenant`: it is to be called so, and its projects have names that
-    say nothing."""
+    """Reservations, and what is recorded of them; what clients filed them under goes.  `tenant`: it is to be called
+    so, its projects have names that say nothing, and its own tags go too."""
     if rows:
         new = [_renamed(names, row, tenant) for row in rows]
         _RESERVED.run(conn, new)
+        filed = [row["request_id"] for row in rows if row["tags"] is not None]
+        tags.drop(conn, filed, binding=tenant is not None)
         _RECORDED.run(conn, [{name: row[name] for name in ("of", *_WHO)} for row in new])
 
 

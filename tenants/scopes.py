@@ -1,4 +1,4 @@
-"""The four scopes that limits and budgets hang on, and the one spelling of their ids.
+"""The scopes that limits and budgets hang on, and the one spelling of their ids.
 
 Refuses to know: credentials' secrets, HTTP.  Buckets, leases and balances are all keyed by what is
 spelt here, so two tenants' users of one name, or two issuers' subjects, can never share one.
@@ -12,9 +12,13 @@ from dataclasses import dataclass
 import msgspec
 
 from policies.facts import Budget, CredentialKind, Limits, Principal, Standing
+from policies.tags import parse
 
 SCOPES = ("key", "user", "project", "tenant")
-"""Narrowest first; also the one order in which balances are locked."""
+"""Narrowest first.  Who asks is in one of each, or in none."""
+TAG = "tag"
+BUDGET_SCOPES = ("key", "user", "project", TAG, "tenant")
+"""Those that budgets hang on, in the one order in which they are asked; of tags there may be several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +91,18 @@ def scope_limits(standing: Standing, dims: Dimensions) -> tuple[ScopeLimits, ...
 
 def budget_accounts(standing: Standing, dims: Dimensions) -> tuple[BudgetAccount, ...]:
     """What the book is asked with, narrowest first."""
-    return tuple(
+    found = [
         BudgetAccount(scope, spelt, standing.budgets[scope])
         for scope in SCOPES
         if scope in standing.budgets and (spelt := scope_id(scope, dims)) is not None
-    )
+    ]
+    if standing.tag_budgets:
+        found += [
+            BudgetAccount(TAG, tag_account(dims.tenant, *parse(tag)), budget)
+            for tag, budget in standing.tag_budgets.items()
+        ]
+        found.sort(key=in_order)
+    return tuple(found)
 
 
 def account_of(
@@ -105,7 +116,24 @@ def account_of(
             return BudgetAccount(scope, _spell(tenant, name), budget)
         case "key":
             return BudgetAccount(scope, name, budget)
+        case "tag":
+            return BudgetAccount(scope, tag_account(tenant, *parse(name)), budget)
     return BudgetAccount(scope, _spell(tenant, issuer, name), budget) if issuer else None
+
+
+def in_order(account: BudgetAccount) -> tuple[int, str]:
+    """A key to sort by: narrowest first, and one order for everybody."""
+    return BUDGET_SCOPES.index(account.scope), account.id
+
+
+def tag_account(tenant: str, name: str, value: str) -> str:
+    return _spell(tenant, name, value)
+
+
+def tag_of(account: str) -> tuple[str, str, str]:
+    """Tenant, name and value of what `tag_account` has spelt."""
+    tenant, name, value = msgspec.json.decode(account, type=tuple[str, str, str])
+    return tenant, name, value
 
 
 def _spell(*parts: str) -> str:

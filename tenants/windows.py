@@ -303,7 +303,7 @@ def _account(budget: BudgetAccount, rows: Iterable[Sums]) -> Account:
     spent, held, topped_up = (sum(column) for column in zip(*rows, strict=True))
     limit = min(_limit(budget) + topped_up, NANO_USD_MAX)
     of = budget.budget
-    return Account(budget.scope, limit, spent, held, of.hard, of.shadow)
+    return Account(budget.scope, limit, spent, held, of.hard, of.shadow, budget.id)
 
 
 def _come_to(row: _Row, window_id: str, of: Sequence[Sums]) -> Iterator[Reached]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from policies.price import Charge
-from tenants import ledger, usage
+from policies.tags import Tag
+from tenants import ledger, tags, usage
 from tenants.purging import PURGED
 from tenants.scopes import Dimensions
 from tenants.usage import UsageRecord
@@ -26,6 +27,7 @@ class Explanation:
     charge: Charge | None
     estimated: bool
     refunded_nano_usd: int = 0
+    tags: tuple[Tag, ...] = ()
 
     @property
     def purged(self) -> bool:
@@ -49,4 +51,5 @@ def explain(conn: Connection, request_id: str) -> Explanation | None:
         ledger.charge_now(conn, row),
         row["estimated"],
         row["refunded"],
+        tags.read(row["tags"]),
     )

@@ -24,6 +24,7 @@ from tenants.schema.money import (
     price,
     request,
     reservation,
+    reservation_tag,
     usage_event,
 )
 from tenants.schema.outbox import outbox
@@ -60,6 +61,7 @@ __all__ = [
     "registration_text",
     "request",
     "reservation",
+    "reservation_tag",
     "revocation",
     "suspension",
     "tenant_deletion",

@@ -21,6 +21,9 @@ class Says(Enum):
     ACTOR = auto()  # who did it, as issuer:user
     SUBJECT = auto()  # to whom or what it was done
     WORDS = auto()  # what a person wrote
+    TAGS = (
+        auto()
+    )  # what costs are filed under (`tags`): a client's may name people and go with them
     ACCESS = auto()  # a name by which somebody is let in or kept out: replaced, it would not be
     SEALED = auto()  # bytes that nobody reads without the tenant's secret
     DIGEST = auto()  # keyed, and meaningless without the root key
@@ -60,6 +63,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, Says]]] = {
         "service_class": Says.OURS,
         "limits": Says.OURS,
         "replaced_by": Says.OURS,
+        "tags": Says.TAGS,
     },
     "revocation": {
         "kind": Says.OURS,
@@ -110,6 +114,14 @@ COLUMNS: Final[Mapping[str, Mapping[str, Says]]] = {
         "over": Says.OURS,
         "state": Says.OURS,
         "owner": Says.OURS,
+        "tags": Says.TAGS,
+    },
+    "reservation_tag": {
+        "request_id": Says.OURS,
+        "name": Says.TAGS,
+        "value": Says.TAGS,
+        "origin": Says.OURS,
+        "tenant": Says.TENANT,
     },
     "ledger_entry": {
         "transfer_id": Says.OURS,
@@ -191,7 +203,9 @@ FATES: Final[Mapping[str, Fate]] = {
     **dict.fromkeys(
         ("reservation", "request", "ledger_entry", "adjustment", "change"), Fate.RENAMED
     ),
-    **dict.fromkeys(("budget_window", "outbox"), Fate.DROPPED),  # totals, and what was told of them
+    **dict.fromkeys(
+        ("budget_window", "outbox", "reservation_tag"), Fate.DROPPED
+    ),  # totals, and what was told of them
     **dict.fromkeys(
         ("api_key", "revocation", "suspension", "budget_override", "tenant_secret", "idempotency"),
         Fate.DROPPED,

@@ -23,6 +23,7 @@ api_key = Table(
     whole_or_none("expires_at_s"),
     whole_or_none("revoked_at_s"),
     text_or_none("replaced_by"),
+    text("tags"),
     UniqueConstraint("digest", name="one_key_a_digest"),
     Index("api_key_tenant", "tenant"),
 )

@@ -70,6 +70,7 @@ reservation = Table(
     whole("at_ms"),
     whole("lease_until_ms"),
     whole_or_none("ended_at_ms"),
+    text_or_none("tags"),
     CheckConstraint("state IN ('HELD','SETTLED','VOIDED','EXPIRED')", name="known_state"),
     CheckConstraint("amount >= 0 AND charge >= 0", name="no_negative_amount"),
     CheckConstraint("refunded >= 0 AND refunded <= charge", name="no_refund_beyond_charge"),
@@ -78,6 +79,32 @@ reservation = Table(
     Index("reservation_project", "project_account", "at_ms"),
     Index("reservation_key", "key_id", "at_ms"),
     Index("reservation_held", "lease_until_ms", sqlite_where=_OPEN, postgresql_where=_OPEN),
+)
+
+_BINDING, _CLIENT = sql("origin <> 'client'"), sql("origin = 'client'")
+
+reservation_tag = Table(
+    "reservation_tag",
+    metadata,
+    text("request_id", primary_key=True),
+    text("name", primary_key=True),
+    text("value"),
+    text("origin"),
+    text("tenant"),
+    whole("at_ms"),
+    CheckConstraint("origin IN ('key','claim','client')", name="known_origin"),
+    Index(
+        "reservation_tag_binding",
+        *("tenant", "name", "value", "at_ms"),
+        sqlite_where=_BINDING,
+        postgresql_where=_BINDING,
+    ),
+    Index(
+        "reservation_tag_client",
+        *("tenant", "at_ms"),
+        sqlite_where=_CLIENT,
+        postgresql_where=_CLIENT,
+    ),
 )
 
 ledger_entry = Table(

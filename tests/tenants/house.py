@@ -15,8 +15,10 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 
 from policies.facts import Budget, Price
+from policies.tags import Origin, Tag
 from tenants.book import Book, BudgetAccount, Dimensions, HoldAsk, UsageRecord
 from tenants.journal import Journal
+from tenants.scopes import tag_account
 from tenants.store import Store
 from tests.servers_postgres import database, needs_postgres
 
@@ -100,6 +102,19 @@ def user_budget(limit: int) -> BudgetAccount:
     return BudgetAccount("user", '["acme","idp","alice"]', Budget(limit))
 
 
+def tag(name: str = "team", value: str = "search", origin: Origin = Origin.KEY) -> Tag:
+    return Tag(name, value, origin)
+
+
+def tag_budget(
+    limit: int, of: Tag | None = None, window: str = "calendar_month", **more: Any
+) -> BudgetAccount:
+    of = of or tag()
+    return BudgetAccount(
+        "tag", tag_account("acme", of.name, of.value), Budget(limit, window, **more)
+    )
+
+
 def ask(
     request_id: str = "r1",
     *budgets: BudgetAccount,
@@ -110,6 +125,7 @@ def ask(
     price: Price = PRICE,
     n: int = 1,
     dispatched: bool = True,
+    tags: tuple[Tag, ...] = (),
 ) -> HoldAsk:
     return HoldAsk(
         request_id=request_id,
@@ -121,6 +137,7 @@ def ask(
         output_tokens_least=out if least is None else least,
         n=n,
         dispatched=dispatched,
+        tags=tags,
     )
 
 

@@ -8,6 +8,7 @@ Source: MONEY.md §1 (invariants 1, 5–7, 9, 15); DESIGN.md, settled question 1
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -39,18 +40,14 @@ class Budgets(Book):
         self.modes = dict.fromkeys(("user", "project", "tenant"), "hard")
 
     def budgets(self, dims: Dimensions) -> tuple[BudgetAccount, ...]:
-        return tuple(
-            replace(
-                account,
-                budget=replace(
-                    account.budget,
-                    hard=self.modes[account.scope] == "hard",
-                    shadow=self.modes[account.scope] == "shadow",
-                    notify_at=(0.5, 1.0),
-                ),
-            )
-            for account in super().budgets(dims)
+        return tuple(map(self.as_set, super().budgets(dims)))
+
+    def as_set(self, account: BudgetAccount) -> BudgetAccount:
+        mode = self.modes[account.scope]
+        budget = replace(
+            account.budget, hard=mode == "hard", shadow=mode == "shadow", notify_at=(0.5, 1.0)
         )
+        return replace(account, budget=budget)
 
     @rule(scope=st.sampled_from(("user", "project", "tenant")), mode=st.sampled_from(MODES))
     def mode_changes(self, scope: str, mode: str) -> None:
@@ -134,14 +131,14 @@ class Budgets(Book):
         back = sum(self.back(each) for each, seen in self.seen.items() if id(seen) in mine)
         return spent - back, held
 
-    def _rooms(self, dims: Dimensions) -> dict[str, int]:
+    def _rooms(self, accounts: Iterable[BudgetAccount]) -> dict[str, int]:
         """What refuses; others only report."""
         return {"": 2**60} | {
-            account.scope: max(
+            account.id: max(
                 0,
                 self.limits[account.scope] + self.room_added(account) - sum(self._truth(account)),
             )
-            for account in self.budgets(dims)
+            for account in accounts
             if account.budget.hard
         }
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, false, or_, select
 from sqlalchemy.exc import IntegrityError
 
 from policies import budget as budget_policy
+from policies.tags import Tag
 from policies.verdict import Deny, Reason
-from tenants import adjustments, counting, ledger, outbox, postings, schema, windows
+from tenants import adjustments, counting, ledger, outbox, postings, schema, tags, windows
 from tenants.adjustments import AdjustAsk, Kind
+from tenants.scopes import tag_of
 from tests.tenants import test_adjustments as given
 from tests.tenants import test_book as booked
 from tests.tenants import test_outbox as told
+from tests.tenants import test_tags as filed
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -120,6 +124,57 @@ def _a_shadow_refuses(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger, "fit", strict)
 
 
+def _a_clients_word_binds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Tag, "binding", property(lambda _: True))
+
+
+def _a_hold_is_counted_under_its_first_tag_alone(patch: pytest.MonkeyPatch) -> None:
+    move = ledger._Page._move
+
+    def narrow(self: Any, row: Any, **more: int) -> None:
+        move(self, row | {"tags": tags.spelt(tags.read(row["tags"])[:1])}, **more)
+
+    patch.setattr(ledger._Page, "_move", narrow)
+
+
+def _what_is_counted_anew_forgets_tags(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tags, "under", lambda *_: false())
+
+
+def _tags_are_not_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tags, "keep", lambda *_: None)
+
+
+def _every_tenant_has_the_same_tags(patch: pytest.MonkeyPatch) -> None:
+    under = tags.under
+    table = schema.reservation_tag
+
+    def everybodys(account: str, span: Any) -> Any:
+        name, value = tag_of(account)[1:]
+        mine = select(table.c.request_id).where(table.c.name == name, table.c.value == value)
+        return or_(under(account, span), schema.reservation.c.request_id.in_(mine))
+
+    patch.setattr(tags, "under", everybodys)
+
+
+def _a_refusal_is_told_to_every_tag(patch: pytest.MonkeyPatch) -> None:
+    hold = ledger._Page._hold
+
+    def loud(self: Any, ask: Any) -> Any:
+        verdict = hold(self, ask)
+        if isinstance(verdict, Deny):
+            for budget in ask.budgets:
+                if budget.scope == verdict.scope:
+                    self._windows.refuse(budget)
+        return verdict
+
+    patch.setattr(ledger._Page, "_hold", loud)
+
+
+def _what_clients_said_stays_beside_the_reservation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tags, "_LEAVE", SimpleNamespace(run=lambda *_: 0))
+
+
 CAUGHT: tuple[tuple[Break, Callable[[], None]], ...] = (
     (_refunds_beyond_the_charge, given.test_no_more_is_refunded_than_was_charged),
     (
@@ -146,6 +201,31 @@ CAUGHT: tuple[tuple[Break, Callable[[], None]], ...] = (
     ),
     (_a_threshold_is_told_at_every_settlement, told.test_a_rolling_window_is_told_of_once_a_day),
     (_a_threshold_is_told_in_a_later_transaction, told.test_what_is_undone_is_not_told),
+    (
+        _a_clients_word_binds,
+        filed.test_what_a_key_or_a_token_says_binds_and_what_a_client_says_does_not,
+    ),
+    (
+        _a_hold_is_counted_under_its_first_tag_alone,
+        filed.test_under_several_tags_it_lands_on_all_or_on_none_and_says_on_which_it_did_not,
+    ),
+    (
+        _what_is_counted_anew_forgets_tags,
+        filed.test_what_a_key_or_a_token_says_binds_and_what_a_client_says_does_not,
+    ),
+    (_tags_are_not_kept, filed.test_a_budget_that_is_set_later_counts_what_was_filed_before),
+    (
+        _every_tenant_has_the_same_tags,
+        filed.test_a_budget_that_is_set_later_counts_what_was_filed_before,
+    ),
+    (
+        _a_refusal_is_told_to_every_tag,
+        filed.test_who_did_not_fit_under_one_tag_is_told_of_that_tag_alone,
+    ),
+    (
+        _what_clients_said_stays_beside_the_reservation,
+        filed.test_clients_words_are_forgotten_and_nothing_is_counted_otherwise,
+    ),
     (_a_shadow_refuses, booked.test_a_shadow_lets_through_and_says_what_it_would_have_refused),
 )
 

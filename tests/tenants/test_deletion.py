@@ -16,6 +16,7 @@ from sqlalchemy import Connection, insert
 
 from policies.facts import Budget, Meters
 from policies.periods import CLOSING_MS, Month, month
+from policies.tags import Origin, Tag
 from tenants import closing, deletion, schema
 from tenants.adjustments import AdjustAsk, Kind
 from tenants.backup import back_up
@@ -27,7 +28,7 @@ from tenants.reports import COLUMNS, Asked
 from tenants.reports.facts import Slice
 from tenants.resealing import Both, MonthDiffers, chained
 from tenants.schema.classified import FATES, Fate
-from tenants.scopes import BudgetAccount
+from tenants.scopes import BudgetAccount, tag_account
 from tenants.store.sqlite import SqliteBackend, empty_wal
 from tests.tenants.finance_kit import PEOPLE, edit, house, rows
 from tests.tenants.house import Clock, ask, folder, on_both, record, run
@@ -46,6 +47,11 @@ OURS = [
     for number, dims in enumerate(PEOPLE)
     if dims.tenant == "acme"
 ]  # fmt: skip
+TAGS = (
+    Tag("env", "prod", Origin.KEY),
+    Tag("team", "looking-glass", Origin.KEY),
+    Tag("who", "cheshire", Origin.CLIENT),
+)
 NAMES = ("wonderland", "looking-glass", "rabbit-hole", "cheshire")
 
 
@@ -61,7 +67,8 @@ async def lives(book: Book, finance: Finance, clock: Clock) -> None:
                 replace(ask().price, id=f"{dims.model}@0", model=dims.model),
             )
             budgets = (BudgetAccount("tenant", dims.tenant, Budget(10**12)),)
-            await book.hold(ask(of, *budgets, dims=dims, price=price))
+            tags = TAGS if dims.tenant == TENANT else TAGS[:1]
+            await book.hold(ask(of, *budgets, dims=dims, price=price, tags=tags))
             await book.settle(of, Meters(input=7 + number), record(of, dims, device_ns=3))
         if start_ms == OCTOBER.start_ms:
             clock.ms = OCTOBER.end_ms + CLOSING_MS
@@ -74,6 +81,7 @@ async def lives(book: Book, finance: Finance, clock: Clock) -> None:
         (Kind.CREDIT, {}),
         (Kind.REFUND, {"request_id": f"r{OCTOBER.start_ms}-0"}),
         (Kind.TOP_UP, {"budget": BudgetAccount("user", json.dumps([TENANT, OURS[0].issuer, OURS[0].user], separators=(",", ":")), Budget(5))}),
+        (Kind.TOP_UP, {"budget": BudgetAccount("tag", tag_account(TENANT, "team", "looking-glass"), Budget(5))}),
         (Kind.TOP_UP, {"budget": BudgetAccount("project", json.dumps([TENANT, "looking-glass0"], separators=(",", ":")), Budget(5))}),
     ):  # fmt: skip
         given: dict[str, Any] = {"actor": "idp:cheshire", "reason": "for wonderland", **more}
@@ -91,7 +99,8 @@ def _furnish(conn: Connection) -> None:
             "content_version": 1, "acl_version": 1, "created_at_s": 1, "changed_at_s": 1}  # fmt: skip
     for table, row in (
         (schema.api_key, {"id": "k1", "digest": b"d", "tenant": TENANT, "user": "cheshire", "name": "cheshire",
-                          "roles": "[]", "groups": '["cheshire"]', "limits": "null", "created_at_s": 1}),
+                          "roles": "[]", "groups": '["cheshire"]', "limits": "null", "created_at_s": 1,
+                          "tags": '[["team","cheshire"]]'}),
         (schema.revocation, {"kind": "subject", "tenant": TENANT, "issuer": "i", "value": "cheshire",
                              "at_s": 1, "until_s": 2**40, **by}),
         (schema.suspension, {"tenant": TENANT, "at_s": 1, **by}),
@@ -114,6 +123,7 @@ def _furnish(conn: Connection) -> None:
 def _many_keys(conn: Connection) -> None:
     """So many that whole pages become free."""
     rest = {"tenant": TENANT, "roles": "[]", "groups": "[]", "limits": "null", "created_at_s": 1}
+    rest["tags"] = "[]"
     keys = [
         {
             "id": f"many{at}",

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Engine, event, func, make_url, select, text
 
 from policies.facts import Meters
 from policies.price import charge
+from policies.tags import Origin
 from policies.verdict import Allow
 from tenants import leases, ledger, schema, sql, windows
 from tenants.asks import Ask, SettleAsk, VoidAsk
@@ -29,13 +30,23 @@ from tenants.sql import drive
 from tenants.store.postgres import PostgresBackend
 from tenants.store.sqlite import SqliteBackend
 from tests.servers_postgres import database, needs_postgres
-from tests.tenants.house import NOON_MS, PRICE, ask, folder, project_budget, tenant_budget
+from tests.tenants.house import (
+    NOON_MS,
+    PRICE,
+    ask,
+    folder,
+    project_budget,
+    tag,
+    tag_budget,
+    tenant_budget,
+)
 
 Backend = SqliteBackend | PostgresBackend
 Op = Callable[[Connection, int], Any]
 
 LIMIT = 170_000  # three holds and a bit
-BUDGETS = (tenant_budget(LIMIT), project_budget(LIMIT))
+TAGS = (tag(), tag("trace", "t1", Origin.CLIENT))
+BUDGETS = (tenant_budget(LIMIT), project_budget(LIMIT), tag_budget(LIMIT))
 
 
 class Died(BaseException):
@@ -110,7 +121,8 @@ class World:
             turn: list[Ask] = []
             for number in range(dice.randrange(1, 4)):
                 request_id = f"r{at}-{number}"
-                turn.append(ask(request_id, *BUDGETS, dispatched=dice.random() < 0.8))
+                dispatched = dice.random() < 0.8
+                turn.append(ask(request_id, *BUDGETS, dispatched=dispatched, tags=TAGS))
                 open_.append(request_id)
             for request_id in dice.sample(open_, dice.randrange(0, len(open_))):
                 if request_id.startswith(f"r{at}-"):
@@ -191,6 +203,8 @@ class World:
         assert posted.get("available", 0) - posted.get("spend", 0) == spent
         lines = select(func.coalesce(func.sum(schema.usage_event.c.nano_usd), 0))
         assert int(conn.execute(lines).scalar_one()) == spent
+        filed = select(func.count()).select_from(schema.reservation_tag)
+        assert conn.execute(filed).scalar_one() == len(TAGS) * len(rows)
         for budget in BUDGETS:
             account = windows.peek(conn, budget, NOON_MS // 1000).account
             assert (account.spent_nano_usd, account.held_nano_usd) == (spent, 0)

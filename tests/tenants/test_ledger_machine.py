@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,6 +32,7 @@ from policies import budget as budget_policy
 from policies import price as pricing
 from policies.facts import Budget, Meters
 from policies.price import charge, worst_case
+from policies.tags import Tag
 from policies.verdict import Allow, Deny
 from tenants import leases, ledger, postings, reports, schema, windows
 from tenants.asks import Ask, SettleAsk, Settled, Swept, VoidAsk
@@ -64,6 +65,7 @@ class Seen:
     owner: int
     dispatched: bool
     budgets: dict[str, int]
+    tags: tuple[Tag, ...] = ()
     state: str = HELD
     charge: int = 0
     first: Any = None
@@ -116,6 +118,19 @@ class Book(RuleBasedStateMachine):
             for scope in ("tenant", "project", "user")
         )
 
+    def tags(self, data: st.DataObject) -> tuple[Tag, ...]:
+        """What a request is filed under; nothing here."""
+        return ()
+
+    def tag_budgets(
+        self, tenant: str, tags: tuple[Tag, ...] | None = None
+    ) -> tuple[BudgetAccount, ...]:
+        """Of these tags, or all that there are."""
+        return ()
+
+    def is_under(self, seen: Seen, account: BudgetAccount) -> bool:
+        return scope_id(account.scope, seen.dims) == account.id
+
     def turn(self, *told: tuple[Ask, Judge]) -> None:
         """All at one moment, and each judged as if they had come one after the other."""
         answers = self.backend.commit(
@@ -138,19 +153,23 @@ class Book(RuleBasedStateMachine):
         explicit, dispatched = data.draw(st.booleans()), data.draw(st.booleans())
         price = data.draw(st.sampled_from((PRICE, ODD)))
         least = out if explicit else 16
+        tags = self.tags(data)
+        budgets = (*self.budgets(dims), *self.tag_budgets(dims.tenant, tags))
         wanted = ask(
             request_id,
-            *self.budgets(dims),
+            *budgets,
             prompt=prompt,
             out=out,
             least=least,
             dims=dims,
             price=price,
             dispatched=dispatched,
+            tags=tags,
         )
 
         def judge(verdict: Any) -> None:
-            must = worst_case(price, prompt, min(least, out)) <= min(self._rooms(dims).values())
+            room = min(self._rooms(budgets).values())
+            must = worst_case(price, prompt, min(least, out)) <= room
             assert isinstance(verdict, Allow) is must  # neither false refusals nor false grants
             if isinstance(verdict, Deny):
                 return
@@ -168,6 +187,7 @@ class Book(RuleBasedStateMachine):
                 self.owner,
                 dispatched,
                 dict(self.limits),
+                tags,
             )
 
         return wanted, judge
@@ -314,6 +334,7 @@ class Book(RuleBasedStateMachine):
             for user in ("alice", "bob")
             for account in self.budgets(replace(DIMS, user=user, tenant=tenant))
         }
+        accounts |= {each for tenant in ("acme", "globex") for each in self.tag_budgets(tenant)}
 
         def check(conn: Connection) -> None:
             for account in accounts:
@@ -338,7 +359,7 @@ class Book(RuleBasedStateMachine):
         return [
             seen
             for seen in self.seen.values()
-            if scope_id(account.scope, seen.dims) == account.id
+            if self.is_under(seen, account)
             and begin <= seen.at_ms
             and (end is None or seen.at_ms < end)
         ]
@@ -348,10 +369,10 @@ class Book(RuleBasedStateMachine):
         held = sum(seen.amount for seen in mine if seen.state == HELD)
         return sum(seen.charge for seen in mine), held
 
-    def _rooms(self, dims: Dimensions) -> dict[str, int]:
+    def _rooms(self, accounts: Iterable[BudgetAccount]) -> dict[str, int]:
         return {
-            account.scope: max(0, self.limits[account.scope] - sum(self._truth(account)))
-            for account in self.budgets(dims)
+            account.id: max(0, self.limits[account.scope] - sum(self._truth(account)))
+            for account in accounts
         }
 
     def _check_account(self, conn: Connection, account: BudgetAccount) -> None:

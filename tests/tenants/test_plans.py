@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import Connection, event
 
 from policies.facts import Budget, Meters
+from policies.tags import Origin
 from tenants import (
     adjustments,
     forgetting,
@@ -24,6 +25,7 @@ from tenants import (
     prices,
     purging,
     schema,
+    tags,
     usage,
     windows,
 )
@@ -32,7 +34,7 @@ from tenants.adjustments import AdjustAsk, Kind
 from tenants.asks import BookFault, LapseAsk, SettleAsk, VoidAsk
 from tenants.idempotency_rows import Claim
 from tenants.pseudonyms import Names, Person
-from tenants.scopes import BudgetAccount
+from tenants.scopes import BudgetAccount, scope_id
 from tenants.sql import drive
 from tenants.store.sqlite import opened
 from tests.tenants.house import (
@@ -43,6 +45,8 @@ from tests.tenants.house import (
     folder,
     project_budget,
     record,
+    tag,
+    tag_budget,
     tenant_budget,
     user_budget,
 )
@@ -54,6 +58,8 @@ WATCHED = replace(
     tenant_budget(10**9), budget=replace(tenant_budget(10**9).budget, notify_at=(0.00001,))
 )
 ALL = (KEY_BUDGET, user_budget(10**9), project_budget(10**9), WATCHED)
+TAGS = (tag(), tag("trace", "t1", Origin.CLIENT))
+TAGGED = (*ALL, tag_budget(10**9))
 MANY = frozenset(schema.metadata.tables) - {"adjustment"}
 """What people give by hand stays few, and its sum is bounded each time."""
 ONLY_HELD = "USING INDEX reservation_held"
@@ -68,7 +74,7 @@ def turn(conn: Connection, *asks: Any, at_ms: int = NOON_MS) -> list[Any]:
 
 def hold_by_key(conn: Connection) -> None:
     keys.claim(conn, CLAIM, owner="g1", now_ms=NOON_MS)
-    asked = replace(ask("r1", *ALL, dims=KEYED, dispatched=False), claim="d1")
+    asked = replace(ask("r1", *TAGGED, dims=KEYED, dispatched=False, tags=TAGS), claim="d1")
     assert not keys.lost_claims(conn, [asked])
     turn(conn, asked, ask("r2", *ALL, dims=KEYED), ask("r3", *ALL[1:]), ask("r4", WATCHED))
     assert leases.mark_dispatched(conn, "r1", now_ms=NOON_MS)
@@ -109,6 +115,10 @@ def tell(conn: Connection) -> None:
 
 
 def sweep(conn: Connection) -> None:
+    windows.peek(conn, tag_budget(10**9, window="total"), NOON_MS // 1000)
+    alice = str(scope_id("user", DIMS))
+    for of in ({"before_ms": NOON_MS}, {"user_account": alice}, {}):
+        tags.forget_client_tags(conn, tenant="acme", **of)
     windows.drop_old(conn, NOON_MS // 1000)
     leases.recover(conn, owner="g2", now_ms=NOON_MS)
     keys.sweep(conn, now_ms=NOON_MS)

@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from policies.facts import Budget, Credential, CredentialKind, Limits, Principal, Standing
-from tenants.scopes import SCOPES, account_of, budget_accounts, dimensions, scope_id, scope_limits
+from tenants.scopes import (
+    BUDGET_SCOPES,
+    SCOPES,
+    account_of,
+    budget_accounts,
+    dimensions,
+    scope_id,
+    scope_limits,
+    tag_of,
+)
 
 KEY = Principal("acme", "search", "alice", "idp", Credential(CredentialKind.KEY, "k1"))
 TOKEN = replace(KEY, project=None, credential=Credential(CredentialKind.TOKEN, "jti"))
@@ -61,6 +70,24 @@ def test_limits_and_budgets_come_narrowest_first_where_they_apply() -> None:
         "tenant",
     ]
     assert [each.id for each in budget_accounts(standing, of_token)] == ["acme"]
+
+
+def test_several_tags_stand_between_project_and_tenant_in_one_order() -> None:
+    standing = Standing(
+        *("acme", False, frozenset(), ()),
+        budgets=dict.fromkeys(("tenant", "project"), Budget(1)),
+        tag_budgets={"team=search": Budget(2), "env=a=b": Budget(3)},
+    )
+    found = budget_accounts(standing, dimensions(KEY, "m", None))
+    assert [(each.scope, each.id, each.budget.limit_nano_usd) for each in found] == [
+        ("project", '["acme","search"]', 1),
+        ("tag", '["acme","env","a=b"]', 3),
+        ("tag", '["acme","team","search"]', 2),
+        ("tenant", "acme", 1),
+    ]
+    assert account_of("tag", "acme", "", "env=a=b", Budget(3)) == found[1]
+    assert tag_of(found[1].id) == ("acme", "env", "a=b")
+    assert {each.scope for each in found} <= set(BUDGET_SCOPES)
 
 
 def test_an_operators_target_is_spelt_alike() -> None:

@@ -60,7 +60,10 @@ def from_nothing(conn: Connection) -> None:
 def test_they_make_what_the_tables_say(empty: Backend, made: Callable[[Connection], None]) -> None:
     empty.commit(made)
     assert empty.commit(differences) == []
-    assert empty.commit(_partial_indexes) == {"reservation_held", "outbox_due", "request_faulted"}
+    assert empty.commit(_partial_indexes) == {
+        *("reservation_held", "outbox_due", "request_faulted"),
+        *("reservation_tag_binding", "reservation_tag_client"),
+    }
     empty.commit(versions.prepare)  # again: nothing to do
     assert empty.commit(versions.check) == versions.REVISIONS[-1]
 
