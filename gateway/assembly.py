@@ -64,6 +64,7 @@ def _rule(issuer: Issuer, failed: Callable[[str], None]) -> tuple[IssuerRule, Jw
             groups=claims.groups,
             roles=claims.roles,
             service_class=claims.service_class,
+            tags=claims.tags,
         ),
     )
     return rule, _source(str(issuer.jwks), issuer.max_stale_s, failed)
@@ -97,6 +98,11 @@ def directory_config(settings: Settings) -> DirectoryConfig:
                         budget=None if of.budget is None else facts.budget(of.budget)
                     )
                     for project, of in tenant.projects.items()
+                },
+                tags={
+                    tag: facts.budget(of.budget)
+                    for tag, of in tenant.tags.items()
+                    if of.budget is not None
                 },
             )
             for name, tenant in settings.tenants.items()

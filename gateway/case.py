@@ -8,7 +8,7 @@ times and reasons; never text, never token ids of an answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from executor.contract import Caching, Ended, Grammar, Pace, Sampling, Submit
@@ -48,6 +48,7 @@ class Job:
     scoping: Scoping | None = None
     end_user: str | None = None
     warm: bool = False  # computes registered text beforehand, and says nothing
+    metadata: Mapping[str, str] = field(default_factory=dict)  # for reports
 
     @property
     def n(self) -> int:

@@ -14,7 +14,9 @@ from types import MappingProxyType
 import msgspec
 
 from gateway.quoting import SENTENCE_CHARS_MAX, fit
+from policies.tags import spelt
 from policies.verdict import Deny, Reason
+from tenants.scopes import TAG, tag_of
 
 PARAM_CHARS_MAX = 128
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -263,7 +265,7 @@ def from_deny(deny: Deny) -> ApiError:
     message = row.says.format(
         asked=deny.asked,
         limit=deny.limit,
-        scope=deny.scope or "plan",
+        scope=_whose(deny),
         name=deny.limit_name or "limit",
     )
     return ApiError(
@@ -275,3 +277,10 @@ def from_deny(deny: Deny) -> ApiError:
         headers=headers,
         reason=deny.reason.value,
     )
+
+
+def _whose(deny: Deny) -> str:
+    """Of several of one scope, which: a tag that binds is of the caller's own credential."""
+    if deny.scope == TAG and deny.account is not None:
+        return "tag " + fit(spelt(*tag_of(deny.account)[1:]))
+    return deny.scope or "plan"

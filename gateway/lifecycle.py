@@ -28,7 +28,7 @@ from gateway.live import LiveRequest
 from gateway.promises import class_of, fate_of, times_of
 from gateway.refusals import audit_down
 from gateway.unbroken import unbroken
-from policies import access, classes, limits
+from policies import access, classes, limits, tags
 from policies.budget import LEAST_OUTPUT_TOKENS
 from policies.facts import Ask, Principal, Standing
 from policies.limits import Sized
@@ -205,6 +205,7 @@ async def reserved(house: House, grant: Grant, case: Case) -> AsyncIterator[Hold
         output_tokens_least=most if sized.explicit else min(LEAST_OUTPUT_TOKENS, most),
         n=job.choices,
         claim=job.claim,
+        tags=tags.of_request(grant.who, job.metadata),
     )
     try:
         hold = case.hold = allowed(await house.book.hold(ask))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -61,10 +61,12 @@ def instant_ms(text: str | None, name: str, default: int) -> int:
     return (at - EPOCH) // timedelta(milliseconds=1)
 
 
-def imagined(tenant: str, user: str | None, project: str | None, issuer: str) -> Principal:
+def imagined(
+    tenant: str, user: str | None, project: str | None, issuer: str, tags: Mapping[str, str]
+) -> Principal:
     """A principal that nobody signed in as, to see what it could do."""
     nobody = Credential(CredentialKind.TOKEN, None)
-    return Principal(tenant, project, user or "-", issuer, nobody)
+    return Principal(tenant, project, user or "-", issuer, nobody, tags=tuple(sorted(tags.items())))
 
 
 async def standing_view(house: House, who: Principal) -> dict[str, object]:
@@ -110,6 +112,7 @@ def _identity(who: Principal) -> dict[str, object]:
         "issuer": who.issuer,
         "groups": sorted(who.groups),
         "roles": sorted(who.roles),
+        "tags": dict(who.tags),
         "credential": {
             "kind": who.credential.kind,
             "id": who.credential.id,
@@ -157,6 +160,7 @@ def explanation_view(found: Explanation, *, operator: bool) -> dict[str, object]
         "user": dims.user,
         "model": dims.model,
         "service_class": dims.service_class,
+        "tags": [tag._asdict() for tag in found.tags],
         "state": (found.state or "none").lower(),
         "estimated": found.estimated,
         "reserved_usd": usd(found.reserved_nano_usd),
@@ -243,6 +247,7 @@ def key_view(key: KeyRecord) -> dict[str, object]:
         "user": key.user,
         "roles": list(key.roles),
         "service_class": key.service_class,
+        "tags": dict(key.tags),
         "created_at": when(key.created_at_s * 1000),
         "expires_at": None if key.expires_at_s is None else when(key.expires_at_s * 1000),
         "revoked": key.revoked,

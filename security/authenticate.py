@@ -64,6 +64,8 @@ class KeyRecord(Protocol):
     @property
     def service_class(self) -> str | None: ...
     @property
+    def tags(self) -> Sequence[tuple[str, str]]: ...
+    @property
     def digest(self) -> bytes: ...
     @property
     def expires_at_s(self) -> int | None: ...
@@ -201,6 +203,7 @@ class Authenticator:
             groups=frozenset(record.groups),
             roles=roles,
             service_class=record.service_class,
+            tags=tuple(record.tags),
         )
 
     def _now_s(self) -> int:

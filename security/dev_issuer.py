@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ec import (
@@ -36,6 +37,7 @@ ISSUER = "https://dev.lockgate.invalid/"
 AUDIENCE = "lockgate"
 KEY_FILE = "dev-issuer.pem"
 JWKS_FILE = "dev-jwks.json"
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
 RULE = IssuerRule(
     issuer=ISSUER,
     audience=AUDIENCE,
@@ -47,6 +49,7 @@ RULE = IssuerRule(
         groups="groups",
         roles="roles",
         service_class="class",
+        tags="tags",
     ),
 )
 
@@ -74,6 +77,7 @@ class DevIssuer:
         project: str | None = None,
         groups: Sequence[str] = (),
         service_class: str | None = None,
+        tags: Mapping[str, str] = NO_TAGS,
     ) -> str:
         claims: dict[str, object] = {
             "iss": ISSUER,
@@ -89,6 +93,7 @@ class DevIssuer:
             "class": service_class,
             "roles": [role.value for role in roles],
             "groups": list(groups),
+            "tags": dict(tags),
         }
         claims |= {name: value for name, value in optional.items() if value}
         headers = {"typ": "at+jwt", "kid": self.kid}

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 import jwt
 
+from policies import tags
 from policies.facts import Credential, CredentialKind, Principal, Role
 from security.failures import AuthDenied, Denied
 from security.jwks import ALGORITHMS, VerifyKey
@@ -56,6 +57,7 @@ class ClaimNames:
     groups: str | None = None
     roles: str | None = None
     service_class: str | None = None
+    tags: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,7 @@ def to_principal(claims: Claims, rule: IssuerRule) -> Principal:
         groups=frozenset(_strings(all_, names.groups, GROUPS_MAX)),
         roles=roles,
         service_class=_id(all_, names.service_class),
+        tags=_tags(all_, names.tags),
     )
 
 
@@ -273,6 +276,22 @@ def _id(claims: Mapping[str, object], name: str | None) -> str | None:
         raise AuthDenied(Denied.CLAIM)
     assert isinstance(value, str)
     return value
+
+
+def _tags(claims: Mapping[str, object], name: str | None) -> tuple[tuple[str, str], ...]:
+    """An object of names and values.  One that is none refuses the token: without its tags it would be
+    under none of the budgets that hang on them."""
+    value = claims.get(name) if name is not None else None
+    if value is None:
+        return ()
+    if not isinstance(value, dict) or len(value) > tags.TAGS_MAX:
+        raise AuthDenied(Denied.CLAIM)
+    found: list[tuple[str, str]] = []
+    for key, text in value.items():
+        if not isinstance(text, str) or tags.fault(key, text):
+            raise AuthDenied(Denied.CLAIM)
+        found.append((key, text))
+    return tuple(sorted(found))
 
 
 def _strings(claims: Mapping[str, object], name: str | None, count_max: int) -> tuple[str, ...]:

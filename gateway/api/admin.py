@@ -15,13 +15,14 @@ from msgspec import Meta
 
 from gateway import views
 from gateway.api.admin_call import Call
-from gateway.api.wire import query
+from gateway.api.wire import query, query_lists
 from gateway.errors import ApiError, conflict, from_deny, invalid, not_found
 from gateway.promises import COLUMNS, promises_view
 from gateway.queue import look, names, queue_view
 from gateway.quoting import fit
 from policies import access
 from policies.facts import Role
+from policies.tags import TAGS_MAX, fault, parse
 from policies.verdict import Deny, Reason
 from tenants.deleting import Deleting
 from tenants.directory import Directory, KeyRecord
@@ -147,6 +148,7 @@ class NewKeyAsk(msgspec.Struct, forbid_unknown_fields=True):
     groups: Annotated[list[Id], Meta(max_length=64)] | None = None
     service_class: Id | None = None
     expires_at: Annotated[int, Meta(ge=0, le=253_402_300_799)] | None = None
+    tags: Annotated[dict[str, str], Meta(max_length=TAGS_MAX)] | None = None
 
 
 async def create_key(call: Call) -> object:
@@ -167,6 +169,9 @@ async def create_key(call: Call) -> object:
             + ".",
             param="service_class",
         )
+    for name, value in (ask.tags or {}).items():
+        if why := fault(name, value):
+            raise invalid(f"tags: {why}.", param="tags")
     made = call.house.mint_key()
     await directory.add_key(
         KeyRecord(
@@ -180,6 +185,7 @@ async def create_key(call: Call) -> object:
             service_class=ask.service_class,
             created_at_s=call.house.clock.wall_ms() // 1000,
             expires_at_s=ask.expires_at,
+            tags=tuple(sorted((ask.tags or {}).items())),
         ),
         actor=call.actor,
     )
@@ -288,14 +294,20 @@ async def request(call: Call) -> object:
 async def check(call: Call) -> object:
     """The effective limits of a principal that need not be signed in.  Users of one name at two
     issuers are two people; without a word it is the caller's own issuer."""
-    asked = query(call.scope, frozenset({"tenant", "user", "project", "issuer"}))
+    names = frozenset({"tenant", "user", "project", "issuer"})
+    listed = query_lists(call.scope, names, frozenset({"tag"}))
+    asked = {name: values[0] for name, values in listed.items()}
     tenant = asked.get("tenant")
     if tenant is None:
         raise invalid("Name the tenant: ?tenant=…", param="tenant")
     permit(access.may_administer(call.who, tenant))
     knowing(call, tenant)
     issuer = asked.get("issuer") or call.who.issuer
-    imagined = views.imagined(tenant, asked.get("user"), asked.get("project"), issuer)
+    try:
+        tags = dict(map(parse, listed.get("tag", ())))
+    except ValueError as why:
+        raise invalid(f"tag: {why}.", param="tag") from why
+    imagined = views.imagined(tenant, asked.get("user"), asked.get("project"), issuer, tags)
     view = await views.standing_view(call.house, imagined)
     served = {each.name: each.batching for each in call.house.deployments.values()}
     return view | {"batching": {name: served[name] for name in usable(view) if name in served}}

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway import strict_json
 from gateway.api.endpoint import Arrival, Entry
-from gateway.api.wire import check_line, json_bytes
+from gateway.api.wire import check_kept, json_bytes
 from gateway.errors import from_deny, invalid, unavailable
 from gateway.house import House
 from gateway.identify import identify, request_id, route_name
@@ -26,7 +26,6 @@ from gateway.streaming import respond, until_disconnect
 from gateway.unbroken import unbroken
 from policies.facts import Principal
 from policies.verdict import Deny, Reason
-from security.api_keys import names_credential
 from security.audit import AuditEvent
 from tenants.directory import DirectoryFault
 from tenants.store import StoreUnavailable
@@ -177,15 +176,8 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _check_text(text: str, param: str) -> None:
-    """What is kept and shown for years is no credential and one line, and a name is a name.  Raises
-    ApiError 400."""
-    if names_credential(text):
-        raise invalid(
-            f"{param}: this is a credential, which is kept nowhere. Send the id of a key (the part "
-            "after 'lg_'), the jti of a token, or a name.",
-            param=param,
-        )
-    check_line(text, param)
+    """What is kept can be, and a name is a name.  Raises ApiError 400."""
+    check_kept(text, param)
     if param != "reason" and not (text.isprintable() and text == text.strip()):
         raise invalid(
             f"{param}: expected printable characters, and no space at either end.", param=param

@@ -158,6 +158,7 @@ class Generate:
                 expires_ns=None if asked.resolved is None else asked.resolved.expires_ns,
             ),
             end_user=None if named_user is None else house.pseudonym(spelt(who, named_user)),
+            metadata=controls.metadata,
         )
         case = Case(arrived.request_id, who, job, arrived.wall_ms, arrived.monotonic_ns)
         entry.doing.basis.model, entry.doing.basis.reads = job.model, job.reads

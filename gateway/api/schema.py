@@ -20,8 +20,10 @@ from msgspec import Meta
 from executor.contract import ModelCard, Sampling
 from gateway import strict_json
 from gateway.api.structure import ResponseFormat, Structure, StructuredOutputs, structure
+from gateway.api.wire import check_kept
 from gateway.caching import EndUser
 from gateway.errors import ApiError, invalid
+from policies import tags
 
 _INT32_MAX = 2**31 - 1
 
@@ -74,8 +76,11 @@ class CommonRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_cache_key: _Label | None = None
     metadata: (
         Annotated[
-            dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
-            Meta(max_length=16),
+            dict[
+                Annotated[str, Meta(min_length=1, max_length=tags.NAME_CHARS_MAX)],
+                Annotated[str, Meta(max_length=tags.CLIENT_VALUE_CHARS_MAX)],
+            ],
+            Meta(max_length=tags.TAGS_MAX),
         ]
         | None
     ) = None
@@ -88,8 +93,9 @@ class Controls:
     """How to answer, the same for both endpoints.
 
     `sampling` lacks only the seed: `sampling_for` gives each choice its own.  `max_tokens` None: as
-    many as fit and can be paid; `max_tokens_field` is the name by which the client gave it.  `end_user` and
-    `metadata` are the client's words: hash them before they are kept.  `service_tier` is what was asked for."""
+    many as fit and can be paid; `max_tokens_field` is the name by which the client gave it.  `end_user` is in
+    the client's words: hash them before they are kept.  `metadata` is kept as it is, for reports.  `service_tier`
+    is what was asked for."""
 
     model: str
     n: int
@@ -170,6 +176,7 @@ def shape(body: object, kind: type[Request]) -> Request:
         whole(getattr(request, name) or "", name)
     for key, value in (request.metadata or {}).items():
         whole(key + value, "metadata")
+        check_kept(key + value, "metadata")
     return request
 
 

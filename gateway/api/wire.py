@@ -10,6 +10,7 @@ from starlette.types import Scope
 
 from gateway.errors import invalid
 from gateway.quoting import fit
+from security.api_keys import names_credential
 
 VALUES_MAX = 500
 _NO_TEXT = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -33,6 +34,17 @@ def check_line(text: str, param: str) -> None:
     not), and nobody looks for what they cannot see.  Raises ApiError 400."""
     if not text.isprintable() and any(unicodedata.category(c) in _NO_TEXT for c in text):
         raise invalid(f"{fit(param)}: expected one line without control characters.", param=param)
+
+
+def check_kept(text: str, param: str) -> None:
+    """What is kept and shown for years is one line, and no credential.  Raises ApiError 400."""
+    if names_credential(text):
+        raise invalid(
+            f"{param}: this is a credential, which is kept nowhere. Send the id of a key (the part "
+            "after 'lg_'), the jti of a token, or a name.",
+            param=param,
+        )
+    check_line(text, param)
 
 
 def query_lists(scope: Scope, one: frozenset[str], many: frozenset[str]) -> dict[str, list[str]]:
@@ -62,8 +74,9 @@ def query_lists(scope: Scope, one: frozenset[str], many: frozenset[str]) -> dict
     return found
 
 
-def query(scope: Scope, allowed: frozenset[str]) -> dict[str, str]:
-    """The query's values by name.  Raises ApiError 400 on an unknown or repeated name."""
+def query(scope: Scope, allowed: frozenset[str], *, begins: str | None = None) -> dict[str, str]:
+    """The query's values by name.  Raises ApiError 400 on a repeated name, and on one that is neither in
+    `allowed` nor `begins` so."""
     text = scope.get("query_string", b"").decode("latin-1")
     found: dict[str, str] = {}
     try:
@@ -73,8 +86,10 @@ def query(scope: Scope, allowed: frozenset[str]) -> dict[str, str]:
     except ValueError as why:
         raise invalid("The query string is not of the form name=value&name=value.") from why
     for name, value in pairs:
-        if name not in allowed:
-            expected = ", ".join(sorted(allowed)) or "none"
+        if name not in allowed and not (begins and name.startswith(begins)):
+            expected = (
+                ", ".join([*sorted(allowed), *([f"{begins}NAME"] if begins else ())]) or "none"
+            )
             raise invalid(
                 f"The query has the unknown name '{fit(name)}'. Expected: {expected}.",
                 param=name,

@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli.client import connect
 from gateway.cli.credentials import rows_of
-from gateway.cli.options import VAR, AdminUrl, Json, Reason, StateDir, Token
+from gateway.cli.options import VAR, AdminUrl, Json, Reason, StateDir, Token, tags_of
 from gateway.cli.show import Refusal, document, say, table
 from gateway.settings.shape import Window
 from gateway.settings.units import Usd, Zone
@@ -24,6 +24,10 @@ Issuer = Annotated[
     typer.Option(help="The user's identity provider; without it, at each of them by itself."),
 ]
 Key = Annotated[str | None, typer.Option(help="Of this API key only, by id.")]
+Tag = Annotated[
+    str | None,
+    typer.Option(help="Of what keys and tokens file under this tag, such as team=search."),
+]
 Amount = Annotated[str, typer.Option(help='US dollars, such as "50.00".')]
 Once = Annotated[
     str | None,
@@ -43,6 +47,7 @@ def set_budget(
     user: User = None,
     issuer: Issuer = None,
     key: Key = None,
+    tag: Tag = None,
     window: Annotated[Window, typer.Option(help="When it starts anew.")] = Window.CALENDAR_MONTH,
     zone: Annotated[str, typer.Option(help="Whose calendar.")] = "UTC",
     soft: Annotated[bool, typer.Option("--soft", help="Report only, refuse nothing.")] = False,
@@ -58,8 +63,8 @@ def set_budget(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Set a budget for a tenant, or for one project, user or key of it."""
-    scope, name = chosen(tenant, project, user, key)
+    """Set a budget for a tenant, or for one project, user, key or tag of it."""
+    scope, name = chosen(tenant, project, user, key, tag)
     try:
         amount, calendar = Usd.parse(usd), Zone.parse(zone)
     except ValueError as error:
@@ -116,6 +121,7 @@ def top_up(
     user: User = None,
     issuer: Annotated[str | None, typer.Option(help="The user's identity provider.")] = None,
     key: Key = None,
+    tag: Tag = None,
     once: Once = None,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
@@ -123,7 +129,7 @@ def top_up(
     as_json: Json = False,
 ) -> None:
     """Give one budget more room in the window of now, and in no later one."""
-    scope, name = chosen(tenant, project, user, key)
+    scope, name = chosen(tenant, project, user, key, tag)
     body = {"scope": scope, "name": name, "issuer": issuer}
     done = _give("top-up", tenant, usd, reason, once, body, (state_dir, admin_url, token))
     _tell(done, f"{scope} {name} may spend more in this window", as_json=as_json)
@@ -186,12 +192,17 @@ def adjustments(
         say("Nothing was topped up, credited or refunded.")
 
 
-def chosen(tenant: str, project: str | None, user: str | None, key: str | None) -> tuple[str, str]:
+def chosen(
+    tenant: str, project: str | None, user: str | None, key: str | None, tag: str | None
+) -> tuple[str, str]:
     """The one scope that is meant, and its name."""
-    narrower = {"project": project, "user": user, "key": key}
+    tags_of(None if tag is None else [tag])  # raises what is wrong with it
+    narrower = {"project": project, "user": user, "key": key, "tag": tag}
     named = [(scope, name) for scope, name in narrower.items() if name is not None]
     if len(named) > 1:
-        raise Refusal("One budget, one scope. Give one of --project, --user, --key.", exit_code=2)
+        raise Refusal(
+            "One budget, one scope. Give one of --project, --user, --key, --tag.", exit_code=2
+        )
     return named[0] if named else ("tenant", tenant)
 
 

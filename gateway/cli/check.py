@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,12 +15,13 @@ import typer
 from gateway.cli.client import connect
 from gateway.cli.diagnosis import redis
 from gateway.cli.doctor import redis_facts
-from gateway.cli.options import VAR, AdminUrl, Json, StateDir, Token
+from gateway.cli.options import VAR, AdminUrl, Json, StateDir, Tags, Token, tags_of
 from gateway.cli.serve import Config
 from gateway.cli.show import Refusal, document, pairs, say
 from gateway.service_classes import terms_view
 from gateway.settings import Settings, SettingsError, facts, load
 from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Batching, Budget, Model
+from policies.tags import spelt
 
 
 def check(
@@ -31,6 +33,7 @@ def check(
         str | None,
         typer.Option(help="Who issues the user's tokens [as yours]; lockgate:keys for API keys."),
     ] = None,
+    tag: Tags = None,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
     token: Token = None,
@@ -41,8 +44,9 @@ def check(
     With --config nothing runs and no server is asked but the Redis that it names; with --tenant and no --config the running
     server answers.
     """
-    if (user or project) and not tenant:
-        raise Refusal("--user and --project belong to a tenant. Give --tenant.")
+    tags = [spelt(*each) for each in tags_of(tag).items()]
+    if (user or project or tags) and not tenant:
+        raise Refusal("--user, --project and --tag belong to a tenant. Give --tenant.")
     if config is not None:
         try:
             settings = load(config, os.environ, now_s=int(time.time()))
@@ -51,12 +55,13 @@ def check(
                 document({"ok": False, "faults": [_fault(fault) for fault in error.faults]})
                 raise typer.Exit(1) from None
             raise Refusal(str(error)) from None
-        _show(config, settings, tenant, project, as_json=as_json)
+        _show(config, settings, tenant, project, tags, as_json=as_json)
         return
     if tenant is None:
         raise Refusal("Nothing to check. Give --config FILE, or --tenant and --user.", exit_code=2)
     server = connect(admin_url, token, state_dir)
-    asked = {"tenant": tenant, "user": user, "project": project, "issuer": issuer}
+    asked: dict[str, object] = {"tenant": tenant, "user": user, "project": project}
+    asked |= {"issuer": issuer, "tag": tags or None}
     standing = server.get("/v1/admin/check", asked)
     if as_json:
         document(standing)
@@ -65,9 +70,15 @@ def check(
 
 
 def _show(
-    config: Path, settings: Settings, tenant: str | None, project: str | None, *, as_json: bool
+    config: Path,
+    settings: Settings,
+    tenant: str | None,
+    project: str | None,
+    tags: Sequence[str],
+    *,
+    as_json: bool,
 ) -> None:
-    standing = None if tenant is None else from_file(settings, tenant, project)
+    standing = None if tenant is None else from_file(settings, tenant, project, tags)
     if as_json:
         seen = redis_facts(settings)
         document(
@@ -99,7 +110,9 @@ def _show(
         pairs(flat(standing))
 
 
-def from_file(settings: Settings, tenant: str, project: str | None) -> dict[str, Any]:
+def from_file(
+    settings: Settings, tenant: str, project: str | None, tags: Sequence[str] = ()
+) -> dict[str, Any]:
     """What the file alone grants; keys, suspensions and later budgets are known to the server only."""
     found = settings.tenants.get(tenant)
     if found is None:
@@ -114,6 +127,9 @@ def from_file(settings: Settings, tenant: str, project: str | None) -> dict[str,
                 f"Tenant {tenant} has no project {project!r} in the file. It has: {names}."
             )
         budgets["project"] = _budget(found.projects[project].budget)
+    for tag in tags:
+        if tag in found.tags:
+            budgets[f"tag {tag}"] = _budget(found.tags[tag].budget)
     return {
         "tenant": tenant,
         "plan": found.plan,

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli.client import connect, segment
-from gateway.cli.options import VAR, AdminUrl, Json, Reason, StateDir, Token
+from gateway.cli.options import VAR, AdminUrl, Json, Reason, StateDir, Tags, Token, tags_of
 from gateway.cli.show import Refusal, document, note, pairs, say, table
 from policies.facts import Role
 
@@ -50,6 +50,7 @@ def mint(
     role: Roles = None,
     project: Annotated[str | None, typer.Option(help="A project of the tenant.")] = None,
     ttl: Annotated[str, typer.Option(help="How long it holds, at most 30d.")] = "8h",
+    tag: Tags = None,
     state_dir: StateDir = VAR,
     as_json: Json = False,
 ) -> None:
@@ -59,6 +60,7 @@ def mint(
 
     roles = tuple(role or ())
     require_fitting(tenant, roles)
+    tags = tags_of(tag)
     ttl_s = duration_s(ttl)
     if ttl_s > TTL_S_MAX:
         raise Refusal("A token holds 30d at most. Give a shorter --ttl.")
@@ -77,6 +79,7 @@ def mint(
             jti=token_id,
             roles=roles,
             project=project,
+            tags=tags,
         )
     except KeyringError as error:
         raise Refusal(str(error)) from None
@@ -149,6 +152,7 @@ def create_key(
     expires_in: Annotated[
         str | None, typer.Option(help="How long it holds, such as 90d [until revoked].")
     ] = None,
+    tag: Tags = None,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
     token: Token = None,
@@ -166,6 +170,7 @@ def create_key(
         "roles": [item.value for item in role] if role else None,
         "service_class": service_class,
         "expires_at": expires_at,
+        "tags": tags_of(tag) or None,
     }
     _secret(server.post("/v1/admin/keys", body), as_json=as_json)
 

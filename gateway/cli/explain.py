@@ -30,6 +30,8 @@ def explain(
         return
     stages = told.get("stages") or []
     pairs({name: value for name, value in told.items() if name not in _APART and value is not None})
+    filed = told.get("tags") or []
+    pairs({f"tag {tag['name']}": f"{tag['value']} ({tag['origin']})" for tag in filed})
     if stages:
         console().print(Text("\n".join(["", *bars(stages), ""])))
     tokens = told.get("tokens") or {}
@@ -43,7 +45,7 @@ def explain(
 
 
 _SUMS = ("total_ms", "reserved_usd", "price_usd", "cost_usd", "cost_ms", "recomputed_ms")
-_APART = frozenset({"stages", "tokens", "price_lines", *_SUMS})
+_APART = frozenset({"stages", "tags", "tokens", "price_lines", *_SUMS})
 
 
 def bars(stages: Sequence[dict[str, Any]], width: int = WIDTH) -> list[str]:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.show import Refusal
 from gateway.settings.load import ENV_STATE_DIR
+from policies.tags import parse
 
 ENV_ADMIN_URL = "LOCKGATE_ADMIN_URL"
 ENV_TOKEN = "LOCKGATE_TOKEN"  # noqa: S105 — the name of a variable
@@ -39,4 +41,20 @@ Token = Annotated[
 Reason = Annotated[
     str, typer.Option("--reason", help="Why; it is kept with the change, and who made it.")
 ]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", help="Such as team=search; may be given several times."),
+]
 VAR = Path("var")
+
+
+def tags_of(given: list[str] | None) -> dict[str, str]:
+    """Raises Refusal."""
+    try:
+        pairs = [parse(text) for text in given or ()]
+    except ValueError as why:
+        raise Refusal(f"--tag: {why}.", exit_code=2) from None
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Refusal("--tag: one name has one value.", exit_code=2)
+    return found

@@ -26,6 +26,7 @@ from gateway.settings.shape import (
     ServiceClass,
     Settings,
     State,
+    Tagged,
     Tenant,
     UserLimits,
     Webhooks,
@@ -92,6 +93,11 @@ def development(
                 projects={
                     "search": Project(
                         budget=Budget(usd=Usd.parse("50.00"), window=Window.ROLLING_24H, hard=True)
+                    )
+                },
+                tags={
+                    "team=search": Tagged(
+                        budget=Budget(usd=Usd.parse("100.00"), mode=BudgetMode.SOFT)
                     )
                 },
             ),

@@ -32,9 +32,11 @@ from gateway.settings.shape import (
     Retention,
     ServiceClass,
     State,
+    Tenant,
     Webhooks,
 )
 from gateway.settings.units import Address
+from policies import tags
 from security.outbound import url_fault
 
 POSTGRES_OPTIONS = frozenset({"host", "sslmode"})
@@ -204,6 +206,19 @@ def _budget(budget: Budget, path: str) -> Iterator[Fault]:
         yield Fault(f"{path}.notify_at", "is not rising", "fractions in rising order", "Sort them.")
 
 
+def _tenant(tenant: Tenant, path: str) -> Iterator[Fault]:
+    for text in tenant.tags:
+        try:
+            tags.parse(text)
+        except ValueError as why:
+            yield Fault(
+                f"{path}.tags.{text[:80]!r}",
+                "is no tag",
+                str(why),
+                'Write it as [tenants.NAME.tags."team=search"].',
+            )
+
+
 def _webhooks(webhooks: Webhooks, path: str) -> Iterator[Fault]:
     if not webhooks.url:
         return
@@ -245,6 +260,7 @@ CHECKS: Mapping[type, Check] = MappingProxyType(
         ServiceClass: rules_classes.service_class,
         Plan: _plan,
         Budget: _budget,
+        Tenant: _tenant,
         Webhooks: _webhooks,
         Retention: _retention,
     }

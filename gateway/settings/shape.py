@@ -154,6 +154,7 @@ class Claims(Part, frozen=True, kw_only=True):
     groups: Text | None = None
     roles: Text | None = None
     service_class: Text | None = msgspec.field(default=None, name="class")
+    tags: Text | None = None
 
 
 class Issuer(Part, frozen=True, kw_only=True):
@@ -244,10 +245,17 @@ class Project(Part, frozen=True, kw_only=True):
     budget: Budget | None = None
 
 
+class Tagged(Part, frozen=True, kw_only=True):
+    budget: Budget | None = None
+
+
 class Tenant(Part, frozen=True, kw_only=True):
+    """`tags` by `name=value`: what a key or a token's claim says, never a client."""
+
     plan: Name
     residency: Name | None = None
     projects: dict[Name, Project] = {}
+    tags: dict[Text, Tagged] = {}
 
 
 class Webhooks(Part, frozen=True, kw_only=True):

@@ -246,3 +246,17 @@ def test_a_key_works_as_an_api_key(site: Serving) -> None:
         site.call(lambda: site.home.operator().post(f"/v1/admin/keys/{made['id']}/revoke", {}))
         with pytest.raises(openai.AuthenticationError):
             ai.chat.completions.create(model=MODEL, messages=HELLO)
+
+
+def test_metadata_is_filed_with_the_request_and_what_is_none_is_said(site: Serving) -> None:
+    said = {"job": "nightly", "kind": "größe ✓"}
+    with client(site) as ai:
+        told = ai.chat.completions.with_raw_response.create(
+            model=MODEL, messages=HELLO, metadata=said
+        )
+        found = site.call(lambda: site.home.house.book.explain(told.headers["x-request-id"]))
+        assert found is not None
+        assert {tag.name: tag.value for tag in found.tags} == said
+        for wrong in ({"n" * 65: "x"}, {"n": "v" * 513}, {f"n{i}": "v" for i in range(17)}):
+            with pytest.raises(openai.BadRequestError, match="metadata"):
+                ai.chat.completions.create(model=MODEL, messages=HELLO, metadata=wrong)

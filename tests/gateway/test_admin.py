@@ -80,6 +80,10 @@ DOORS = (
         body={"tenant": "acme", "user": "nobody", "issuer": ISSUER, "reason": "r"},
     ),
     door(
+        *("POST", "/v1/admin/budgets", OPERATOR, MONEY, ADMIN),
+        body={"tenant": "acme", "usd": "5.5", "scope": "tag", "id": "team=search"},
+    ),
+    door(
         *("POST", "/v1/admin/budgets/top-up", OPERATOR, MONEY),
         body={"tenant": "acme", "usd": "1.5", "reason": "r"},
     ),
@@ -96,6 +100,10 @@ DOORS = (
         query="tenant=acme",
     ),
     door("GET", "/v1/admin/usage", OPERATOR, MONEY, ADMIN, FINANCE, query="tenant=acme"),
+    door(
+        *("GET", "/v1/admin/usage", OPERATOR, MONEY, ADMIN, FINANCE),
+        query="tenant=acme&by=tag:team&tag:env=prod",
+    ),
     door("GET", "/v1/admin/usage", OPERATOR, MONEY, ADMIN, FINANCE, "globex/admin"),
     *(
         door("GET", path, OPERATOR, MONEY, ADMIN, FINANCE, *more, query="start_time=1" + query)

@@ -5,7 +5,8 @@ yet, and an executor has no metrics of its own but what the gateway's show.  An 
 reach of whoever reads files: `tests/test_undumped`.
 
 Not looked for, as it stands there by design: in the database the names of users, who are billed by them and who
-may read a text, and the reasons that administrators gave; in an answer what belongs to who asked.
+may read a text, the reasons that administrators gave, and what clients file a request under (`metadata`); in an
+answer what belongs to who asked.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tests.models import write_tiny_llama
 ROOT = Path(__file__).parents[2]
 START = "from gateway.cli import main; main()"
 READY_S = 60.0
-IN_SQL = frozenset({"user", "admin", "reader", "reason"})
+IN_SQL = frozenset({"user", "admin", "reader", "reason", "metadata"})
 MODEL = "smollm2-135m"
 
 pytestmark = pytest.mark.slow

@@ -77,7 +77,7 @@ def test_the_shape_names_each_field_of_the_example_and_no_other() -> None:
                     found |= fields(part)
         return found
 
-    keys = {"acme", "globex", "pro", "search", "critical", "interactive", "batch"}
+    keys = {"acme", "globex", "pro", "search", "critical", "interactive", "batch", "team=search"}
     with_another_batching = {"batch_size", "batch_wait_ms"}
     assert fields(File) == names(tomllib.loads(TEXT)) - keys | with_another_batching
     assert all(f"# {name} = " in TEXT for name in with_another_batching)

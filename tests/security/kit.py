@@ -28,6 +28,7 @@ RULE = IssuerRule(
         groups="groups",
         roles="roles",
         service_class="tier",
+        tags="labels",
     ),
     leeway_s=30,
 )

@@ -42,6 +42,7 @@ class Record:
     digest: bytes = NEW.digest
     expires_at_s: int | None = None
     revoked: bool = False
+    tags: tuple[tuple[str, str], ...] = (("team", "search"),)
 
 
 @dataclass
@@ -150,6 +151,7 @@ def test_a_key(name: bytes) -> None:
         credential=Credential(CredentialKind.KEY, NEW.id),
         groups=frozenset({"eng"}),
         service_class="batch",
+        tags=(("team", "search"),),
     )
     assert world.digests == [NEW.digest]
     assert world.asked[0]["key"] == NEW.id

@@ -488,6 +488,42 @@ def test_a_mapped_claim_is_a_name(name: str, value: object) -> None:
     assert caught.value.reason is Denied.CLAIM
 
 
+def test_a_claims_tags_are_names_and_values_in_one_order() -> None:
+    assert principal(labels={"team": "search", "env": "prod"}).tags == (
+        ("env", "prod"),
+        ("team", "search"),
+    )
+    assert principal(labels={}).tags == principal(labels=None).tags == principal().tags == ()
+    assert len(principal(labels={f"n{i}": "v" for i in range(16)}).tags) == 16
+    unread = replace(RULE, claims=replace(RULE.claims, tags=None))
+    assert to_principal(accept(token({"labels": 7})), unread).tags == ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    (
+        *(
+            7,
+            True,
+            "team=search",
+            ["team=search"],
+            [],
+            {"team": 7},
+            {"team": None},
+            {"team": ["a"]},
+        ),
+        *({"": "a"}, {"team": ""}, {"a=b": "c"}, {"a,b": "c"}, {"team": "a\nb"}, {" team": "a"}),
+        *({"n" * 65: "v"}, {"n": "v" * 129}, {f"n{i}": "v" for i in range(17)}),
+        {"team": "search", "env": {}},
+    ),
+)
+def test_a_token_whose_tags_are_none_is_refused(value: object) -> None:
+    """Without them it would be under no budget that hangs on them."""
+    with pytest.raises(AuthDenied) as caught:
+        principal(labels=value)
+    assert caught.value.reason is Denied.CLAIM
+
+
 @pytest.mark.parametrize("name", ("groups", "roles"))
 @pytest.mark.parametrize("value", (7, True, {"a": 1}, [7], [None], [["a"]], ["a\nb"], [""], "", ["g"] * 257))  # fmt: skip
 def test_lists_of_names_are_lists_of_names(name: str, value: object) -> None:
