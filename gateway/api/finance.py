@@ -14,14 +14,15 @@ import msgspec
 from gateway import finance_views, views
 from gateway.api.admin import FOR_EVER_MS, Note, knowing, permit
 from gateway.api.admin_call import Call
-from gateway.api.wire import query
+from gateway.api.wire import check_line, query
 from gateway.errors import ApiError, invalid, not_found
 from gateway.quoting import fit
 from policies import access, periods
+from policies.tags import NAME_CHARS_MAX
 from tenants import device_sums
 from tenants.finance import CannotClose, Hurdle
-from tenants.reports import COLUMNS, FILTERS, Asked
-from tenants.reports.facts import Slice
+from tenants.reports import COLUMNS, FILTERS, TAG, Asked, is_tag
+from tenants.reports.facts import TAGS_BY_MOST, TAGS_MOST, Slice
 from tenants.store import StoreUnavailable
 
 LIMIT_DEFAULT, LIMIT_MAX = 1000, 10_000
@@ -30,10 +31,13 @@ NARROWED = frozenset(FILTERS)
 
 async def usage(call: Call) -> object:
     names = frozenset({"by", "from", "to", "tenant", "limit", "page"}) | NARROWED
-    asked = query(call.scope, names)
+    asked = query(call.scope, names, begins=TAG)
     by = tuple(part for part in asked.get("by", "tenant").split(",") if part)
-    if not by or len(set(by)) != len(by) or not set(by) <= set(COLUMNS):
-        raise invalid("'by' is a list of: " + ", ".join(COLUMNS) + ".", param="by")
+    known = all(name in COLUMNS or is_tag(name) for name in by)
+    if not by or len(set(by)) != len(by) or not known:
+        raise invalid("'by' is a list of: " + ", ".join((*COLUMNS, f"{TAG}NAME")) + ".", param="by")
+    if sum(map(is_tag, by)) > TAGS_BY_MOST:
+        raise invalid(f"'by': at most {TAGS_BY_MOST} tags.", param="by")
     question = Asked(
         by=by,
         of=await slice_of(call, asked),
@@ -58,8 +62,25 @@ async def slice_of(call: Call, asked: Mapping[str, str]) -> Slice:
         from_ms=from_ms,
         to_ms=to_ms,
         tenant=await readable(call, asked),
-        where={name: (asked[name] or None,) for name in sorted(NARROWED & set(asked))},
+        where={
+            name: (asked[name] or None,) for name in (*sorted(NARROWED & set(asked)), *_tags(asked))
+        },
     )
+
+
+def _tags(asked: Mapping[str, str]) -> list[str]:
+    """Those that it is narrowed to."""
+    found = sorted(name for name in asked if name.startswith(TAG))
+    if not all(map(is_tag, found)):
+        raise invalid(
+            f"Name the tag: {TAG}NAME=value, with a name of at most {NAME_CHARS_MAX} characters.",
+            param=TAG,
+        )
+    if len(found) > TAGS_MOST - TAGS_BY_MOST:
+        raise invalid(f"At most {TAGS_MOST - TAGS_BY_MOST} tags at once.", param=found[-1])
+    for name in found:
+        check_line(name, "tag")
+    return found
 
 
 async def readable(call: Call, asked: Mapping[str, str]) -> str | None:

@@ -36,12 +36,19 @@ def report(
         str,
         typer.Option(
             help="Group by these: tenant, project, user, key, model, class, meter, price, request, "
-            "minute, hour, day, month."
+            "minute, hour, day, month, tag:NAME."
         ),
     ] = "tenant,user",
     since: Since = None,
     until: Until = None,
     tenant: OfTenant = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of this tag only, such as team=search, or team= for what has none of that name; may be "
+            "given several times."
+        ),
+    ] = None,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
     token: Token = None,
@@ -50,6 +57,7 @@ def report(
     """Tokens and price by tenant and user; every grouping comes to the same total."""
     server = connect(admin_url, token, state_dir)
     asked: dict[str, object] = {"by": by, "from": since, "to": until, "tenant": tenant}
+    asked |= _tagged(tag)
     found = server.get("/v1/admin/usage", asked)
     rows = rows_of(found, "rows")
     for _ in range(PAGES_MOST):
@@ -76,6 +84,18 @@ def report(
     table([{name: row.get(name) for name in _worth(shown)} for row in shown])
     if isinstance(found, dict) and found.get("requests_overlap") is True:
         say("A request counts in each row that it has tokens in; the total counts it once.")
+
+
+def _tagged(given: list[str] | None) -> dict[str, object]:
+    """As the server is asked."""
+    pairs = [text.partition("=") for text in given or ()]
+    found: dict[str, object] = {f"tag:{name}": value for name, equals, value in pairs if equals}
+    if len(found) != len(pairs) or "tag:" in found:
+        raise Refusal(
+            "--tag: each is a name and a value, such as team=search, and each name once.",
+            exit_code=2,
+        )
+    return found
 
 
 def legible(row: dict[str, object]) -> dict[str, object]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 VERSIONS = ("1.2", "1.4")
-MAPPING_VERSION = "2"
+MAPPING_VERSION = "3"
 """Of what a column is filled with; goes up whenever that changes."""
 
 

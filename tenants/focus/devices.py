@@ -102,6 +102,7 @@ def device_row(line: DeviceLine, terms: Terms) -> Row:
             entry=USAGE,
             price_id=f"{UNPRICED}/{line.model}",
             unit_price=0,
+            tags=None,
             late=False,
             start_ms=line.start_ms,
             tokens=0,

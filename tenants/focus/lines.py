@@ -43,7 +43,7 @@ Place = tuple[str | int | None, ...]
 class Line:
     """`late`: it corrects a month that was closed.  `requests` and `device_ns` are counted on one line of
     each request, so that their columns add up: on its first meter, where it was first charged and where it
-    was measured."""
+    was measured.  `tags`: all that its requests are filed under, as reservations keep them."""
 
     tenant: str
     project: str | None
@@ -56,6 +56,7 @@ class Line:
     entry: str
     price_id: str | None
     unit_price: int
+    tags: str | None
     late: bool
     start_ms: int
     tokens: int
@@ -66,7 +67,7 @@ class Line:
 
 _KEYS = (
     *("tenant", "project", "issuer", "user", "key_id", "model", "service_class", "meter", "entry"),
-    *("price_id", "unit_price"),
+    *("price_id", "unit_price", "tags"),
 )
 
 
@@ -113,7 +114,14 @@ def page(
         query = query.where(tuple_(*order) > tuple_(*paging.place(keys, after)))
     found = conn.execute(query).all()
     lines = [
-        Line(*row[:10], int(row[10]), bool(row[11]), of.from_ms, *(int(n) for n in row[12:]))
+        Line(
+            *row[:10],
+            int(row[10]),
+            row[11],
+            bool(row[12]),
+            of.from_ms,
+            *(int(n) for n in row[13:]),
+        )
         for row in found[:PAGE]
     ]
     return lines, tuple(found[PAGE - 1][: len(keys)]) if len(found) > PAGE else None

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from decimal import Context, Decimal, Inexact, Rounded
 
 from policies.periods import Month
+from tenants import tags
 from tenants.focus.lines import Line
 from tenants.postings import ESTIMATE, REVERSAL
 from tenants.reports.facts import ADJUSTMENT
@@ -93,7 +94,7 @@ def row_of(line: Line, terms: Terms) -> Row:
         "ServiceSubcategory": "Generative AI",
         "ServiceName": "Lockgate",
         "CommitmentDiscountStatus": None,
-        "Tags": None,
+        "Tags": _tags(line),
         "x_UserId": line.user,
         "x_UserIssuer": line.issuer,
         "x_ApiKeyId": line.key_id,
@@ -131,6 +132,12 @@ def _sku(line: Line) -> Row:
         "SkuPriceDetails": json.dumps(details, ensure_ascii=False, sort_keys=True),
         "SkuPriceId": f"{line.price_id}/{ends}" + (f"/{ESTIMATE}" if assumed else ""),
     }
+
+
+def _tags(line: Line) -> str | None:
+    """An object of names and values: keys', claims' and clients', as one."""
+    filed = {tag.name: tag.value for tag in tags.read(line.tags)}
+    return json.dumps(filed, ensure_ascii=False, sort_keys=True) if filed else None
 
 
 def _category(line: Line) -> str:

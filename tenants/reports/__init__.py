@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from tenants.reports.cuts import Asked, Cut, UsageRow, cut, total, usage_rows
 from tenants.reports.explained import Explanation, explain
-from tenants.reports.facts import COLUMNS, FILTERS, knows, spend
+from tenants.reports.facts import COLUMNS, FILTERS, TAG, is_tag, knows, spend
 
 __all__ = [
     "COLUMNS",
     "FILTERS",
+    "TAG",
     "Asked",
     "Cut",
     "Explanation",
     "UsageRow",
     "cut",
     "explain",
+    "is_tag",
     "knows",
     "spend",
     "total",

@@ -75,10 +75,11 @@ class Cut:
 
 def cut(conn: Connection, asked: Asked) -> Cut:
     """ValueError for a dimension that there is none of, or an `after` of another question."""
-    fact = facts(asked.of)
+    fact = facts(asked.of, asked.by)
     keys = keys_of(conn, fact, asked.by)
     order = [part for key in keys.values() for part in paging.ordered(key)]
-    counted = select(*(key.label(name) for name, key in keys.items()))
+    labels = [f"key_{place}" for place in range(len(keys))]  # a tag's name is a client's word
+    counted = select(*(key.label(label) for key, label in zip(keys.values(), labels, strict=True)))
     if asked.after is not None:
         counted = counted.where(tuple_(*order) > tuple_(*paging.place(keys, asked.after)))
     of = fact.c
@@ -106,7 +107,7 @@ def cut(conn: Connection, asked: Asked) -> Cut:
         .subquery("by_request")
     )
     b = by_request.c
-    names = [b[name] for name in keys]
+    names = [b[label] for label in labels]
     device = case((b.told == 1, func.coalesce(_Q.c.device_ns, 0)), else_=0)
     query = (
         select(

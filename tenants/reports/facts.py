@@ -11,7 +11,7 @@ to know, every cut still sums to it.  What moves with a request is in `REQUEST_K
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,9 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    FromClause,
     Subquery,
+    and_,
     case,
     func,
     literal,
@@ -30,10 +32,12 @@ from sqlalchemy import (
 )
 
 from policies.periods import DAY_MS, months
+from policies.tags import NAME_CHARS_MAX
 from tenants import schema
 from tenants.postings import SPEND
 
 _R, _E, _L = schema.reservation, schema.usage_event, schema.ledger_entry
+_T = schema.reservation_tag
 
 REQUEST_KINDS = ("settle", "expire", "correct", "overrun")
 """Transfers to and from `spend` that usage lines stand beside."""
@@ -53,11 +57,16 @@ PLAIN: Mapping[str, tuple[str, ...]] = {
     "price": ("price_id",),
     "request": ("request_id",),
 }
-"""Dimensions that are columns of a fact.  A tag becomes one here."""
+"""Dimensions that are columns of a fact."""
 SPANS: Mapping[str, int | None] = {"minute": 60_000, "hour": HOUR_MS, "day": DAY_MS, "month": None}
 """Dimensions of time, in UTC, by their length; a month has no fixed one."""
 COLUMNS = (*PLAIN, *SPANS)
-"""What a report can be grouped by."""
+"""What a report can be grouped by, besides tags."""
+TAG = "tag:"
+"""Before a tag's name, where one is grouped by or narrowed to: `tag:team`."""
+TAGS_BY_MOST, TAGS_MOST = 2, 8
+"""In one question: to group by, and in all.  A page goes on by the values of its last group, which clients
+may have made long."""
 FILTERS: Mapping[str, str] = {
     "project": "project",
     "user": "user",
@@ -69,7 +78,7 @@ FILTERS: Mapping[str, str] = {
     "price": "price_id",
     "request": "request_id",
 }
-"""What a report can be narrowed to; None: those without one."""
+"""What a report can be narrowed to, besides tags; None: those without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +93,12 @@ class Slice:
     posted_before_ms: int | None = None
 
 
-def facts(of: Slice) -> Subquery:
+def is_tag(name: str) -> bool:
+    return len(TAG) < len(name) <= len(TAG) + NAME_CHARS_MAX and name.startswith(TAG)
+
+
+def facts(of: Slice, by: Sequence[str] = ()) -> Subquery:
+    """With a column for each tag that `by` and `of` name: its value, or none."""
     lines = (
         select(
             *(_R.c[name] for name in ("tenant", "project", "issuer", "user", "key_id", "model")),
@@ -93,6 +107,7 @@ def facts(of: Slice) -> Subquery:
             *(_E.c[name] for name in ("unit_price", "nano_usd", "effective_ms", "at_ms")),
             _E.c.attempt,
             _R.c.at_ms.label("admitted_ms"),
+            _R.c.tags,
         )
         .join_from(_E, _R, _R.c.request_id == _E.c.request_id)
         .where(*_within(of, _E.c.effective_ms, _E.c.at_ms, _R.c.tenant))
@@ -114,6 +129,7 @@ def facts(of: Slice) -> Subquery:
             _L.c.at_ms,
             none,
             _R.c.at_ms,
+            _R.c.tags,
         )
         .join_from(_L, _R, _R.c.request_id == _L.c.request_id, isouter=True)
         .where(
@@ -124,12 +140,31 @@ def facts(of: Slice) -> Subquery:
     )
     every = union_all(lines, others).subquery("every")
     narrowed = select(every)
+    columns: dict[str, ColumnElement[Any]] = {
+        name: every.c[column] for name, column in FILTERS.items()
+    }
+    source: FromClause = every
+    for name, label in _labels((*by, *of.where)).items():
+        tagged = _T.alias(f"of_{label}")
+        mine = and_(
+            tagged.c.request_id == every.c.request_id, tagged.c.name == name.removeprefix(TAG)
+        )
+        source = source.outerjoin(tagged, mine)
+        columns[name] = tagged.c.value
+        narrowed = narrowed.add_columns(tagged.c.value.label(label))
+    narrowed = narrowed.select_from(source)
     for name, values in of.where.items():
-        column = every.c[FILTERS[name]]
+        column = columns[name]
         given = [value for value in values if value is not None]
         kept = column.in_(given)
         narrowed = narrowed.where(or_(kept, column.is_(None)) if None in values else kept)
     return narrowed.subquery("fact")
+
+
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """Of the tags among these, in their order: what a client calls one is no name for a column."""
+    tags = dict.fromkeys(name for name in names if is_tag(name))
+    return {name: f"tag_{place}" for place, name in enumerate(tags)}
 
 
 def _within(
@@ -154,12 +189,17 @@ def signed() -> ColumnElement[int]:
 
 def keys_of(conn: Connection, fact: Subquery, by: tuple[str, ...]) -> dict[str, ColumnElement[Any]]:
     """The expressions that `by` groups by, named.  A time is its span's first millisecond.
-    ValueError for a name that is not in `COLUMNS`."""
-    if unknown := [name for name in by if name not in COLUMNS]:
-        raise ValueError(f"cannot group by {', '.join(unknown)}; choose from {', '.join(COLUMNS)}")
+    ValueError for a name that is neither in `COLUMNS` nor a tag."""
+    if unknown := [name for name in by if name not in COLUMNS and not is_tag(name)]:
+        raise ValueError(
+            f"cannot group by {', '.join(unknown)}; choose from {', '.join(COLUMNS)}, {TAG}NAME"
+        )
+    labels = _labels(by)
     found: dict[str, ColumnElement[Any]] = {}
     for name in by:
-        if name in PLAIN:
+        if name in labels:
+            found[name] = fact.c[labels[name]]
+        elif name in PLAIN:
             found |= {column: fact.c[column] for column in PLAIN[name]}
         elif (span := SPANS[name]) is not None:
             found[name] = fact.c.effective_ms // _number(span) * _number(span)

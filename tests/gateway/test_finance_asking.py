@@ -109,4 +109,4 @@ def test_an_export_says_what_it_leaves_out(
 def test_help_names_all_that_can_be_grouped_by() -> None:
     report = get_type_hints(usage.report, include_extras=True)["by"]
     words = report.__metadata__[0].help.removeprefix("Group by these: ").removesuffix(".")
-    assert set(words.split(", ")) == set(COLUMNS)
+    assert set(words.split(", ")) == {*COLUMNS, "tag:NAME"}

@@ -154,4 +154,37 @@ MUTANTS = (
         "device=True",
         _EXPORTED,
     ),
+    Mutant(
+        "clients_word_over_its_key",
+        "M1",
+        "policies/tags.py",
+        "rank[tag.origin] < rank[there.origin]",
+        "rank[tag.origin] > rank[there.origin]",
+        "tests/policies/test_tags.py::test_one_value_a_name_a_keys_over_a_claims_over_the_clients",
+    ),
+    Mutant(
+        "malformed_tags_of_a_token_are_dropped",
+        "M1",
+        "security/tokens.py",
+        "        if not isinstance(text, str) or tags.fault(key, text):\n            raise AuthDenied(Denied.CLAIM)",
+        "        if not isinstance(text, str) or tags.fault(key, text):\n            continue",
+        "tests/security/test_tokens.py::test_a_token_whose_tags_are_none_is_refused",
+    ),
+    Mutant(
+        "rotated_key_loses_its_tags",
+        "M1",
+        "tenants/directory_rows.py",
+        "            replaced_by=None,\n        )",
+        "            replaced_by=None,\n            tags=(),\n        )",
+        "tests/gateway/test_tags.py::"
+        "test_a_keys_tags_are_shown_stay_with_it_and_bind_whatever_its_client_says",
+    ),
+    Mutant(
+        "cut_by_tag_drops_what_has_none",
+        "M9",
+        _FACTS,
+        "source = source.outerjoin(tagged, mine)",
+        "source = source.join(tagged, mine)",
+        _GOLDEN,
+    ),
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
 from policies.facts import Meters, Price
+from policies.tags import Origin, Tag
 from tenants.book import Book, Dimensions
 from tenants.finance import Finance
 from tests.tenants.house import DIMS, PRICE, Clock, ask, opened, record
@@ -28,6 +29,16 @@ PEOPLE: tuple[Dimensions, ...] = (
     replace(DIMS, user="=1+1", project="@x", service_class="batch"),
     replace(DIMS, tenant="globex"),
 )
+TAGS: tuple[tuple[Tag, ...], ...] = (
+    (Tag("team", "search", Origin.KEY),),
+    (Tag("=x", "@y", Origin.CLIENT), Tag("team", "search", Origin.CLAIM)),
+    (),
+    (Tag('a"b,c', "\\ß", Origin.CLIENT), Tag("team", "", Origin.CLIENT)),
+    (Tag("=x", "", Origin.CLIENT),),
+    (Tag("team", "ads", Origin.KEY),),
+    (Tag("team", "search", Origin.KEY),),
+)
+"""What each of `PEOPLE` files under."""
 HOUR_MS = 3_600_000
 
 
@@ -70,7 +81,7 @@ async def lived(book: Book, clock: Clock, stories: Iterable[Story]) -> None:
         prompt = meters.input + meters.cached_input + meters.cache_write
         price = priced(PRICES[story.price], dims.model)
         asked = ask(of, prompt=prompt, out=max(1, meters.output), dims=dims, price=price)
-        await book.hold(asked)
+        await book.hold(replace(asked, tags=TAGS[story.who]))
         if story.fate == "settle":
             await book.settle(of, meters, record(of, dims, device_ns=7))
         elif story.fate == "void":

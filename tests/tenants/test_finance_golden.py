@@ -29,11 +29,12 @@ import pytest
 
 from policies.facts import Meters, Price
 from policies.periods import month
+from policies.tags import Origin, Tag
 from tenants.book import Book, Dimensions
 from tenants.finance import Finance
 from tests.tenants.finance_kit import ODD, SUB, house
 from tests.tenants.focus_checks import faults, read, total
-from tests.tenants.house import DIMS, PRICE, Clock, ask, folder, on_both, record, run
+from tests.tenants.house import DIMS, PRICE, Clock, ask, folder, on_both, record, run, tag
 from tests.tenants.test_focus import export, sent
 
 pytestmark = pytest.mark.usefixtures("on_both")
@@ -57,16 +58,24 @@ USED: tuple[tuple[str, Dimensions, Price, Meters], ...] = (
 )
 
 
+FILED: dict[str, tuple[Tag, ...]] = {
+    "1": (tag(),),
+    "3": (tag(value="ads", origin=Origin.CLIENT),),
+    "8": (tag("env", "prod"), tag()),
+    "10": (tag(origin=Origin.CLAIM),),
+}
+
+
 async def twelve(book: Book, clock: Clock) -> None:
     """The first six in the last millisecond of October, the others in the first of November."""
     clock.ms = NOVEMBER.start_ms - 1
     for of, dims, price, meters in USED:
         if of == "7":
             clock.ms = NOVEMBER.start_ms
-        await book.hold(ask(of, dims=dims, price=price))
+        await book.hold(ask(of, dims=dims, price=price, tags=FILED.get(of, ())))
         await book.settle(of, meters, record(of, dims, device_ns=int(of)))
     for of, dims in (("9", CAROL), ("10", CAROL), ("11", ALICE)):
-        await book.hold(ask(of, dims=dims))
+        await book.hold(ask(of, dims=dims, tags=FILED.get(of, ())))
     await book.void("9")
     clock.ms += 61_000
     await book.sweep()
@@ -80,6 +89,11 @@ BY: tuple[tuple[tuple[str, ...], dict[tuple[object, ...], int]], ...] = (
     (
         ("user",),
         {("idp", "alice"): 8561, ("idp", "bob"): 2878, ("idp", "carol"): 100_000},
+    ),
+    (("tag:team",), {(None,): 5639, ("ads",): 800, ("search",): 105_000}),
+    (
+        ("tag:env", "tag:team"),
+        {(None, None): 5639, (None, "ads"): 800, (None, "search"): 55_000, ("prod", "search"): 50_000},
     ),
     (("class",), {("batch",): 2878, ("interactive",): 108_561}),
     (("price",), {("m@0",): 109_350, ("m@odd",): 2078, ("m@sub",): 11}),

@@ -317,6 +317,7 @@ def test_no_digit_is_lost_where_amounts_are_large() -> None:
     line = Line(
         *("acme", None, "idp", "u", None, "m", None, "input", "usage", "p"),
         unit_price=4_611_686_018_427_387_903,
+        tags=None,
         late=False,
         start_ms=NOVEMBER.start_ms,
         tokens=999_999_999_999_999,

@@ -22,6 +22,7 @@ both = pytest.mark.usefixtures("on_both")
 __all__ = ["on_both"]
 
 ALL: dict[str, Any] = {"from_ms": 0, "to_ms": 2**60}
+TAGS = ("tag:team", "tag:=x", 'tag:a"b,c', "tag:none")
 PEOPLE = (
     DIMS,
     replace(DIMS, issuer="other-idp"),
@@ -105,7 +106,7 @@ async def every_cut(stories: list[Story], *, size_most: int) -> None:
         total = await book.spend(**ALL)
         assert total == await ledger_sum(finance)
         for size in range(1, size_most + 1):
-            for by in list(combinations(COLUMNS, size))[:: size**3]:
+            for by in list(combinations((*COLUMNS, *TAGS), size))[:: size**3]:
                 found = await book.usage(by, **ALL)
                 assert sum(row.nano_usd for row in found) == total, by
                 assert len(set(groups(found))) == len(found)
