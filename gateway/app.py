@@ -72,6 +72,9 @@ def admin_app(house: House) -> ASGIApp:
     def route(handler: admin_call.Handler, prefix: str = "", suffix: str = "") -> admin_call.Route:
         return admin_call.Route(house, handler, prefix, suffix)
 
+    def asked(handler: admin_call.Handler) -> admin_call.Route:
+        return admin_call.Route(house, handler, asked=True)
+
     def change(
         handler: admin_call.Handler, prefix: str = "", suffix: str = "", *, secret: bool = False
     ) -> Once:
@@ -86,9 +89,9 @@ def admin_app(house: House) -> ASGIApp:
                 _get("/ready", Ready(house)),
                 _get("/metrics", route(admin.metrics)),
                 _get("/v1/admin/status", route(admin.status)),
-                _get("/v1/admin/queue", route(admin.queue)),
-                _get("/v1/admin/promises", route(admin.promises)),
-                _get("/v1/admin/keys", route(admin.list_keys)),
+                _get("/v1/admin/queue", asked(admin.queue)),
+                _get("/v1/admin/promises", asked(admin.promises)),
+                _get("/v1/admin/keys", asked(admin.list_keys)),
                 _post("/v1/admin/keys", change(admin.create_key, secret=True)),
                 _post(
                     keys + "{id}/rotate",
@@ -100,25 +103,25 @@ def admin_app(house: House) -> ASGIApp:
                 _post(tenants + "{id}/suspend", change(admin.suspend, tenants, "/suspend")),
                 _post(tenants + "{id}/resume", change(admin.resume, tenants, "/resume")),
                 _post("/v1/admin/users/pseudonymise", change(users.pseudonymise)),
-                _get("/v1/admin/budgets", route(budgets.budgets)),
+                _get("/v1/admin/budgets", asked(budgets.budgets)),
                 _post("/v1/admin/budgets", change(budgets.set_budget)),
                 _post("/v1/admin/budgets/top-up", change(budgets.top_up)),
                 _post("/v1/admin/budgets/credit", change(budgets.credit)),
                 _post("/v1/admin/budgets/refund", change(budgets.refund)),
-                _get("/v1/admin/budgets/adjustments", route(budgets.adjustments)),
-                _get("/v1/admin/usage", route(finance.usage)),
-                _get("/v1/admin/usage/device", route(finance.device_time)),
-                _get("/v1/admin/usage/export", route(exports.export)),
-                _get("/v1/admin/usage/export/manifest", route(exports.manifest)),
-                _get("/v1/admin/usage/reconcile", route(finance.reconcile)),
-                _get("/v1/organization/costs", route(organization.costs)),
-                _get("/v1/organization/usage/completions", route(organization.completions)),
+                _get("/v1/admin/budgets/adjustments", asked(budgets.adjustments)),
+                _get("/v1/admin/usage", asked(finance.usage)),
+                _get("/v1/admin/usage/device", asked(finance.device_time)),
+                _get("/v1/admin/usage/export", asked(exports.export)),
+                _get("/v1/admin/usage/export/manifest", asked(exports.manifest)),
+                _get("/v1/admin/usage/reconcile", asked(finance.reconcile)),
+                _get("/v1/organization/costs", asked(organization.costs)),
+                _get("/v1/organization/usage/completions", asked(organization.completions)),
                 _get("/v1/admin/periods", route(finance.listed_periods)),
                 _post(months + "{id}/close", change(finance.close, months, "/close")),
                 _get(months + "{id}/verify", route(finance.verify, months, "/verify")),
                 _get("/v1/admin/requests/{id}", route(admin.request, "/v1/admin/requests/")),
-                _get("/v1/admin/check", route(admin.check)),
-                _get("/v1/admin/cache", route(cache.listed)),
+                _get("/v1/admin/check", asked(admin.check)),
+                _get("/v1/admin/cache", asked(cache.listed)),
                 _post("/v1/admin/cache/purge", change(cache.purged)),
                 _get(tenants + "{id}/export", route(tenant_deletion.export, tenants, "/export")),
                 _post(tenants + "{id}/delete", change(tenant_deletion.delete, tenants, "/delete")),

@@ -14,7 +14,8 @@ import msgspec
 
 from gateway.api.wire import check_line
 from gateway.errors import invalid
-from gateway.views import usd, when
+from gateway.views import when
+from policies.price import in_usd
 from tenants.device_sums import DeviceRow
 from tenants.finance import Closed, Month, Reconciliation, Seal, State
 from tenants.reconcile import NAMED_MOST
@@ -82,9 +83,9 @@ def _numbers(row: UsageRow, *, cost: bool) -> dict[str, object]:
         "cache_write_tokens": row.cache_write_tokens,
         "output_tokens": row.output_tokens,
         "nano_usd": row.nano_usd,
-        "usd": usd(row.nano_usd),
-        "estimated_usd": usd(row.estimated_nano_usd),
-        "adjustment_usd": usd(row.adjustment_nano_usd),
+        "usd": in_usd(row.nano_usd),
+        "estimated_usd": in_usd(row.estimated_nano_usd),
+        "adjustment_usd": in_usd(row.adjustment_nano_usd),
     }
     if cost and row.device_ns is not None:
         numbers["device_ns"] = row.device_ns
@@ -161,7 +162,7 @@ def closed_view(shut: Closed) -> dict[str, object]:
         "sha256": shut.sha256,
         "entries": shut.entries,
         "lines": shut.lines,
-        "usd": None if shut.spend_nano_usd is None else usd(shut.spend_nano_usd),
+        "usd": None if shut.spend_nano_usd is None else in_usd(shut.spend_nano_usd),
         "actor": shut.actor,
         "reason": shut.reason,
     }
@@ -179,7 +180,7 @@ def verified_view(kept: Closed, now: Seal, links: Sequence[Resealed] = ()) -> di
                 "old_sha256": each.old_sha256,
                 "new_sha256": each.new_sha256,
                 "renamed": each.changed,
-                "usd": usd(each.spend_nano_usd),
+                "usd": in_usd(each.spend_nano_usd),
                 "actor": each.actor,
                 "reason": each.reason,
             }
@@ -189,13 +190,13 @@ def verified_view(kept: Closed, now: Seal, links: Sequence[Resealed] = ()) -> di
             "sha256": kept.sha256,
             "entries": kept.entries,
             "lines": kept.lines,
-            "usd": usd(kept.spend_nano_usd or 0),
+            "usd": in_usd(kept.spend_nano_usd or 0),
         },
         "now": {
             "sha256": now.sha256,
             "entries": now.entries,
             "lines": now.lines,
-            "usd": usd(now.spend_nano_usd),
+            "usd": in_usd(now.spend_nano_usd),
         },
     }
 
@@ -218,9 +219,9 @@ def reconciliation_view(done: Reconciliation) -> dict[str, object]:
             "agrees": done.ledger_agrees,
             "lines": found.lines,
             "lines_off_their_price": found.line_faults,
-            "lines_usd": usd(found.line_nano_usd),
-            "by_hand_usd": usd(done.by_hand_nano_usd),
-            "ledger_usd": usd(done.ledger_nano_usd),
+            "lines_usd": in_usd(found.line_nano_usd),
+            "by_hand_usd": in_usd(done.by_hand_nano_usd),
+            "ledger_usd": in_usd(done.ledger_nano_usd),
         },
         "device_time": {
             "agrees": device.agree,

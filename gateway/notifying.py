@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.house import House
-from gateway.views import usd, when
+from gateway.views import when
+from policies.price import in_usd
 from policies.retry import retry_after_ms
 from security.outbound import Outbound, Undelivered
 from security.webhook_signing import signature
@@ -103,9 +104,9 @@ def event_view(house: House, told: Told) -> dict[str, object]:
             **_whose(house, what),
             "window": what.window_id,
             "threshold": what.threshold / PARTS,
-            "limit_usd": usd(what.limit_nano_usd),
-            "spent_usd": usd(what.spent_nano_usd),
-            "held_usd": usd(what.held_nano_usd),
+            "limit_usd": in_usd(what.limit_nano_usd),
+            "spent_usd": in_usd(what.spent_nano_usd),
+            "held_usd": in_usd(what.held_nano_usd),
             "refused": what.refused,
             "resets_at": None if what.resets_at_s is None else when(what.resets_at_s * 1000),
         },
@@ -139,7 +140,7 @@ def _log(house: House, told: Told) -> None:
         **whose,
         window=told.what.window_id,
         threshold=told.what.threshold / PARTS,
-        spent_usd=usd(told.what.spent_nano_usd),
-        limit_usd=usd(told.what.limit_nano_usd),
+        spent_usd=in_usd(told.what.spent_nano_usd),
+        limit_usd=in_usd(told.what.limit_nano_usd),
         refused=told.what.refused,
     )

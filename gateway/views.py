@@ -19,7 +19,7 @@ from gateway.lifecycle import standing_of, usable_models
 from gateway.service_classes import terms_view
 from policies import access
 from policies.facts import Credential, CredentialKind, Limits, Principal
-from policies.price import Charge, Meter
+from policies.price import Charge, Meter, in_usd
 from security.authenticate import KEY_ISSUER
 from tenants.book import Balance, Explanation, mode_of
 from tenants.directory import BudgetTarget, KeyRecord
@@ -30,11 +30,6 @@ UNSPENT = "It holds at each issuer by itself, and at none has a user of this nam
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNRECORDED = {"HELD": "running", "VOIDED": "not_started"}
 """What became of a request that left no word of its own; else the server stopped under it."""
-
-
-def usd(nano_usd: int) -> str:
-    """Exact, without an exponent."""
-    return f"{Decimal(nano_usd) / NANO:.9f}"
 
 
 def nano_usd(amount: str) -> int:
@@ -133,11 +128,11 @@ def balance_view(balance: Balance) -> dict[str, object]:
         "window": balance.window,
         "hard": balance.hard,
         "mode": balance.mode,
-        "limit_usd": usd(balance.limit_nano_usd),
-        "topped_up_usd": usd(balance.topped_up_nano_usd),
-        "spent_usd": usd(balance.spent_nano_usd),
-        "held_usd": usd(balance.held_nano_usd),
-        "remaining_usd": usd(balance.remaining_nano_usd),
+        "limit_usd": in_usd(balance.limit_nano_usd),
+        "topped_up_usd": in_usd(balance.topped_up_nano_usd),
+        "spent_usd": in_usd(balance.spent_nano_usd),
+        "held_usd": in_usd(balance.held_nano_usd),
+        "remaining_usd": in_usd(balance.remaining_nano_usd),
         "resets_at": None if balance.resets_at_s is None else when(balance.resets_at_s * 1000),
     }
 
@@ -163,17 +158,17 @@ def explanation_view(found: Explanation, *, operator: bool) -> dict[str, object]
         "tags": [tag._asdict() for tag in found.tags],
         "state": (found.state or "none").lower(),
         "estimated": found.estimated,
-        "reserved_usd": usd(found.reserved_nano_usd),
-        "refunded_usd": usd(found.refunded_nano_usd),
-        "price_usd": None if found.charge is None else usd(found.charge.total_nano_usd),
+        "reserved_usd": in_usd(found.reserved_nano_usd),
+        "refunded_usd": in_usd(found.refunded_nano_usd),
+        "price_usd": None if found.charge is None else in_usd(found.charge.total_nano_usd),
         "price_lines": []
         if found.charge is None
         else [
             {
                 "meter": line.meter,
                 "tokens": line.tokens,
-                "usd_per_million": usd(line.unit_price),
-                "usd": usd(line.nano_usd),
+                "usd_per_million": in_usd(line.unit_price),
+                "usd": in_usd(line.nano_usd),
             }
             for line in found.charge.lines
         ],
@@ -286,7 +281,7 @@ async def budgets_view(
                 rows.append({**row, "issuer": issuer or None, **balance_view(balance)})
             if not where:
                 what = {"window": budget.window, "hard": budget.hard, "mode": mode_of(budget)}
-                limit = {"limit_usd": usd(budget.limit_nano_usd), "note": UNSPENT}
+                limit = {"limit_usd": in_usd(budget.limit_nano_usd), "note": UNSPENT}
                 rows.append({**row, "issuer": None, **what, **limit})
     return rows
 

@@ -25,6 +25,12 @@ NANO_USD_MAX = 2**62
 BATCH = "batch"
 
 
+def in_usd(nano_usd: int) -> str:
+    """Exact, with nine places and without an exponent."""
+    whole, places = divmod(abs(nano_usd), 10**9)
+    return f"{'-' if nano_usd < 0 else ''}{whole}.{places:09}"
+
+
 class Meter(StrEnum):
     """The fields of `facts.Meters` and `facts.Price`."""
 

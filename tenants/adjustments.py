@@ -23,7 +23,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from policies.price import NANO_USD_MAX
+from policies.price import NANO_USD_MAX, in_usd
 from tenants import directory_rows as rows
 from tenants import ledger, periods, schema
 from tenants.changes import ChangeKind
@@ -185,8 +185,8 @@ def _refund(conn: Connection, ask: AdjustAsk, now_ms: int) -> None:
     most = found["charge"] - found["refunded"]
     if ask.nano_usd > most:
         raise AdjustmentRefused(
-            f"{ask.request_id} was charged {found['charge']} nano-USD, of which {found['refunded']} were "
-            f"refunded before; at most {most} can be"
+            f"{ask.request_id} was charged {in_usd(found['charge'])} USD, of which "
+            f"{in_usd(found['refunded'])} were refunded before; at most {in_usd(most)} can be"
         )
     keys = successors(conn, {found["key_id"]} - {None})
     places, at_s = places_of(found, keys), found["at_ms"] // 1000
@@ -219,8 +219,8 @@ def _bound(conn: Connection, ask: AdjustAsk) -> None:
     total = select(func.coalesce(func.sum(_A.c.amount), 0)).where(_A.c.kind == ask.kind.value)
     if int(conn.execute(total).scalar_one()) + ask.nano_usd >= NANO_USD_MAX:
         raise AdjustmentRefused(
-            f"all adjustments of this kind would come to {NANO_USD_MAX} nano-USD or more, which cannot be "
-            "counted"
+            f"all adjustments of this kind would come to {in_usd(NANO_USD_MAX)} USD or more, which cannot "
+            "be counted"
         )
 
 

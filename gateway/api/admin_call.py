@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway import strict_json
 from gateway.api.endpoint import Arrival, Entry
-from gateway.api.wire import check_kept, json_bytes
+from gateway.api.wire import check_kept, json_bytes, query
 from gateway.errors import from_deny, invalid, unavailable
 from gateway.house import House
 from gateway.identify import identify, request_id, route_name
@@ -107,13 +107,14 @@ Handler = Callable[[Call], Awaitable[object]]
 @dataclass(frozen=True, slots=True)
 class Route:
     """An endpoint of one method; `prefix` cuts the variable part of the path, `suffix` its end.  `secret`: what it
-    answers is shown once.  What changes something stands behind `once`; what reads is called by itself."""
+    answers is shown once.  `asked`: it reads its query; elsewhere there is none, and a name in it is no filter.  What changes something stands behind `once`; what reads is called by itself."""
 
     house: House
     handler: Handler
     prefix: str = ""
     suffix: str = ""
     secret: bool = False
+    asked: bool = False
     body_bytes_max: int = BODY_BYTES_MAX
     metered: bool = False
     rated: bool = False
@@ -135,6 +136,8 @@ class Route:
         who, scope, path = entry.who, entry.scope, entry.scope["path"]
         name = path[len(self.prefix) : len(path) - len(self.suffix)] if self.prefix else None
         async with told(self.house, who, request_id(scope), route_name(scope)):
+            if not self.asked:
+                query(scope, frozenset())
             call = Call(self.house, who, scope, entry.body, name)
             answer = await unbroken(self._answered(call))
         if isinstance(answer, Streamed):

@@ -20,7 +20,7 @@ from gateway.errors import conflict, invalid, not_found
 from gateway.settings.shape import BudgetMode, Share
 from policies import access
 from policies.facts import Budget
-from policies.price import NANO_USD_MAX
+from policies.price import NANO_USD_MAX, in_usd
 from tenants.adjustments import (
     AdjustAsk,
     Adjustment,
@@ -180,7 +180,7 @@ async def _adjust(
     nano_usd = views.nano_usd(ask.usd)
     if not 0 < nano_usd < NANO_USD_MAX:
         raise invalid(
-            f"usd: expected more than 0 and less than {views.usd(NANO_USD_MAX)}.", param="usd"
+            f"usd: expected more than 0 and less than {in_usd(NANO_USD_MAX)}.", param="usd"
         )
     wanted = AdjustAsk(
         id=ask.id or f"adj_{secrets.token_hex(12)}",
@@ -213,7 +213,7 @@ def _view(made: Adjustment) -> dict[str, object]:
         "scope": made.scope,
         "account": made.account,
         "request_id": made.request_id,
-        "usd": views.usd(made.nano_usd),
+        "usd": in_usd(made.nano_usd),
         "actor": made.actor,
         "reason": made.reason,
         "at": views.when(made.at_ms),

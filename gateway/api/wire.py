@@ -15,6 +15,10 @@ from security.api_keys import names_credential
 VALUES_MAX = 500
 _NO_TEXT = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Control characters, halves of surrogates, ends of lines and of paragraphs (Unicode's categories)."""
+_UNSEEN = frozenset(
+    "\ufeff\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)
+"""The mark of a byte order, and what turns the direction of all that follows (UAX #9)."""
 
 
 def json_bytes(value: object) -> bytes:
@@ -32,8 +36,12 @@ def path_value(scope: Scope, prefix: str) -> str:
 def check_line(text: str, param: str) -> None:
     """Whatever a client names or notes is one line of text: a database need not keep a NUL (PostgreSQL does
     not), and nobody looks for what they cannot see.  Raises ApiError 400."""
-    if not text.isprintable() and any(unicodedata.category(c) in _NO_TEXT for c in text):
+    if not text.isprintable() and any(map(_is_no_text, text)):
         raise invalid(f"{fit(param)}: expected one line without control characters.", param=param)
+
+
+def _is_no_text(char: str) -> bool:
+    return unicodedata.category(char) in _NO_TEXT or char in _UNSEEN
 
 
 def check_kept(text: str, param: str) -> None:
@@ -54,11 +62,15 @@ def query_lists(scope: Scope, one: frozenset[str], many: frozenset[str]) -> dict
     found: dict[str, list[str]] = {}
     try:
         pairs = parse_qsl(
-            text, keep_blank_values=True, strict_parsing=bool(text), max_num_fields=VALUES_MAX
+            text,
+            keep_blank_values=True,
+            strict_parsing=bool(text),
+            max_num_fields=VALUES_MAX,
+            errors="strict",
         )
     except ValueError as why:
         raise invalid(
-            f"The query string is not of the form name=value&name=value, of at most {VALUES_MAX} values."
+            f"The query string is not of the form name=value&name=value in UTF-8, of at most {VALUES_MAX} values."
         ) from why
     for given, value in pairs:
         name = given.removesuffix("[]") if given.removesuffix("[]") in many else given
@@ -81,10 +93,16 @@ def query(scope: Scope, allowed: frozenset[str], *, begins: str | None = None) -
     found: dict[str, str] = {}
     try:
         pairs = parse_qsl(
-            text, keep_blank_values=True, strict_parsing=bool(text), max_num_fields=32
+            text,
+            keep_blank_values=True,
+            strict_parsing=bool(text),
+            max_num_fields=32,
+            errors="strict",
         )
     except ValueError as why:
-        raise invalid("The query string is not of the form name=value&name=value.") from why
+        raise invalid(
+            "The query string is not of the form name=value&name=value in UTF-8."
+        ) from why
     for name, value in pairs:
         if name not in allowed and not (begins and name.startswith(begins)):
             expected = (

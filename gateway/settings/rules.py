@@ -41,6 +41,7 @@ from security.outbound import url_fault
 
 POSTGRES_OPTIONS = frozenset({"host", "sslmode"})
 """`host` for the folder of a Unix socket; `sslmode` as libpq spells it."""
+SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?", re.ASCII)
 
 
@@ -138,6 +139,8 @@ def _postgres(url: str, path: str) -> Iterator[Fault]:
         yield Fault(
             path, "has options that are not known", known, f"Leave the others out. {escape}"
         )
+    elif not set(parse_qs(parts.query).get("sslmode", ())) <= set(SSL_MODES):
+        yield Fault(path, "has an sslmode that is not known", ", ".join(SSL_MODES), "Name one.")
 
 
 def _audit(audit: Audit, path: str) -> Iterator[Fault]:

@@ -280,6 +280,9 @@ WRONG: tuple[tuple[str, str, str, object, int], ...] = (
     ("GET", "/v1/admin/usage", "from=yesterday", None, 400),
     ("GET", "/v1/admin/usage", "to=2026-13-01", None, 400),
     ("GET", "/v1/admin/usage", "by", None, 400),
+    ("GET", "/v1/admin/usage", "by=tenant&tenant=%ff", None, 400),
+    ("GET", "/v1/admin/usage", "by=tenant&tenant=ac%e2%80%aeme", None, 400),
+    ("POST", "/v1/admin/tenants/acme/suspend", "", {"reason": "no\ufeff"}, 400),
     ("GET", "/v1/admin/check", "", None, 400),
     ("GET", "/v1/admin/check", "tenant=acme&role=operator", None, 400),
     ("GET", "/v1/admin/check", "tenant=nobody", None, 404),
@@ -324,6 +327,17 @@ def test_what_is_wrong_is_a_problem(tmp_path: Path) -> None:
             kinds = [each["kind"] for each in home.audited()[before:]]
             unrouted = status == 405 or "nowhere" in path
             assert unrouted or kinds in (["request.rejected"], ["authz.denied"]), (path, body)
+
+    lived(tmp_path, story)
+
+
+def test_no_route_ignores_what_it_does_not_know(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        for each in DOORS:
+            asked = replace(each, query=f"{each.query}&nothing=1".removeprefix("&"))
+            answer = await knock(home.operator(), asked, key="k", request="r")
+            assert answer.status == 400, (each, answer.status)
+            assert "'nothing'" in answer.json()["detail"], each
 
     lived(tmp_path, story)
 

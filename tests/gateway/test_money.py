@@ -25,6 +25,7 @@ from executor.echo import EchoExecutor
 from gateway import views
 from gateway.house import Timings
 from policies.facts import Budget, Price
+from policies.price import in_usd
 from tests.gateway.inhouse import CHAT, PLAN, PRICE, Caller, Inhouse, chat_body
 from tests.gateway.test_line import Hold, lived
 
@@ -244,7 +245,7 @@ def test_of_four_budgets_the_one_that_is_short_is_named_and_none_moves(
         names = {"key": made["id"], "user": "svc", "project": "p", "tenant": None}
         for scope, name in names.items():
             cents = 12_999 if scope == poor else 13_000  # 5 × 200 + 20 × 600
-            ask = {"tenant": "acme", "scope": scope, "usd": views.usd(cents), "reason": "test"}
+            ask = {"tenant": "acme", "scope": scope, "usd": in_usd(cents), "reason": "test"}
             done = await operator.post("/v1/admin/budgets", ask | ({"id": name} if name else {}))
             assert done.status == 200
         service = Caller(home.public, made["secret"])
@@ -257,8 +258,8 @@ def test_of_four_budgets_the_one_that_is_short_is_named_and_none_moves(
         assert (await service.post("/v1/completions", body | {"max_tokens": 19})).status == 200
         assert await balanced(home) == 1000 + 19 * 600
         for row in (await service.get("/v1/me")).json()["budgets"]:
-            assert row["spent_usd"] == views.usd(12_400)
-            assert row["remaining_usd"] == views.usd(599 if row["scope"] == poor else 600)
+            assert row["spent_usd"] == in_usd(12_400)
+            assert row["remaining_usd"] == in_usd(599 if row["scope"] == poor else 600)
 
     lived(tmp_path, story)
 

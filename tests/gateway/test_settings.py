@@ -143,6 +143,7 @@ WRONG = [
             ("u@h/lg?host=/x&a=ter2pw@h", "cannot be read"),
         )
     ),
+    Case('"sqlite:///var/lockgate.db"', '"postgresql://h/d?sslmode=on"', "state.database_url", "sslmode"),
     Case('"sqlite:///var/lockgate.db"', '"sqlite://"', "state.database_url", "keeps money"),
     Case('"sqlite:///var/lockgate.db"', '"mysql://h"', "state.database_url", "keeps money"),
     Case('numerics = "fast"', 'numerics = "slow"', "models[0].numerics", '"invariant"'),

@@ -19,6 +19,7 @@ from policies.price import (
     affordable_output,
     charge,
     for_class,
+    in_usd,
     worst_case,
     worst_case_input,
 )
@@ -155,3 +156,12 @@ def test_a_contradictory_list_is_refused_with_every_fault() -> None:
         )
     for word in ("used twice", "same moment", "must be within", "batch_factor"):
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("nano_usd", "told"),
+    ((0, "0.000000000"), (1, "0.000000001"), (-1, "-0.000000001"), (-(10**9), "-1.000000000")),
+)
+def test_an_amount_is_told_exactly(nano_usd: int, told: str) -> None:
+    assert in_usd(nano_usd) == told
+    assert Decimal(told) * 10**9 == nano_usd
