@@ -54,7 +54,8 @@ class Deleting:
         return tenant_export.stream(self.kept.store, tenant)
 
     async def accept(self, of: Deletion, sha256: str) -> None:
-        """The export that somebody has is what there is.  From here on there is no way back.  DeletionRefused."""
+        """The export that somebody has is what there is, and its closed months are what was closed.  From here on
+        there is no way back.  DeletionRefused, MonthDiffers."""
         tenant = str(of.tenant)
         now_ms = await self.kept.store.read(self._now_ms)
         if self.kept.store.shared and now_ms < of.at_ms + LEARNT_MS:
@@ -68,6 +69,9 @@ class Deleting:
             raise DeletionRefused(
                 "export_differs", "this is not what is kept of it now; export it anew"
             )
+        for period in await self.kept.store.read(lambda conn: deletion.closed_months(conn, tenant)):
+            both = await self._counted(period, of)
+            await self.kept.store.read(partial(deletion.check, both=both))
         await self.kept.store.write(lambda conn: deletion.exported(conn, of, sha256))
 
     async def finish(self, of: Deletion) -> None:

@@ -88,7 +88,8 @@ def begin(
     actor: str,
     reason: str,
 ) -> Deletion:
-    """`drawn`: what it is called from then on.  Begun before: goes on as what it was."""
+    """`drawn`: what it is called from then on.  Begun before: goes on as what it was.  Suspended by it, also where it
+    stands in no configuration at the moment."""
     row = {
         "digest": tombstone(digest, tenant),
         "pseudonym": drawn,
@@ -98,6 +99,8 @@ def begin(
         "reason": reason,
     }
     insert_new(conn, _T, [row])
+    directory_rows.suspend(conn, tenant, at_s=now_ms // 1000, actor=actor, reason=reason)
+    directory_rows.count_up(conn)
     found = find(conn, digest, tenant)
     assert found is not None
     return found
@@ -125,9 +128,8 @@ def step(conn: Connection, of: Deletion, names: Names, *, now_ms: int) -> Month 
     for work in _STEPS:
         if work(conn, of, names):
             return True
-    months = _closed_months(conn, of.tenant)
-    if months:
-        return months[0]
+    for month in closed_months(conn, of.tenant, most=1):
+        return month
     _end(conn, of, now_ms)
     return False
 
@@ -249,20 +251,31 @@ _STEPS: Final[tuple[Callable[[Connection, Deletion, Names], int], ...]] = (
 )
 
 
-def _closed_months(conn: Connection, tenant: str) -> list[Month]:
-    """The first that holds entries of it.  DeletionRefused where it is shut and not sealed."""
-    first = select(func.min(_L.c.effective_ms)).where(_L.c.tenant == tenant)
-    at_ms = conn.execute(first).scalar_one()
-    if at_ms is None:
-        return []
-    month = month_at(int(at_ms))
-    kept = closing.find(conn, month.name)
-    if kept is None or kept.sha256 is None:
-        raise DeletionRefused(
-            "period_closing",
-            f"{month.name} was shut and is not sealed: 'lockgate usage close --period {month.name}' first",
+def closed_months(conn: Connection, tenant: str, *, most: int = 1200) -> list[Month]:
+    """Those that hold entries of it, oldest first.  DeletionRefused where one is shut and not sealed."""
+    until_ms, after_ms, found = closed_until(conn), 0, list[Month]()
+    while len(found) < most:
+        first = select(func.min(_L.c.effective_ms)).where(
+            *(_L.c.tenant == tenant, _L.c.effective_ms >= after_ms, _L.c.effective_ms < until_ms)
         )
-    return [month]
+        at_ms = conn.execute(first).scalar_one()
+        if at_ms is None:
+            break
+        month = month_at(int(at_ms))
+        kept = closing.find(conn, month.name)
+        if kept is None or kept.sha256 is None:
+            raise DeletionRefused(
+                "period_closing",
+                f"{month.name} was shut and is not sealed: 'lockgate usage close --period {month.name}' first",
+            )
+        found.append(month)
+        after_ms = month.end_ms
+    return found
+
+
+def check(conn: Connection, *, both: Both) -> None:
+    """Raises MonthDiffers, before anything is destroyed."""
+    resealing.check(conn, both)
 
 
 def _end(conn: Connection, of: Deletion, now_ms: int) -> None:

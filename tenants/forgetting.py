@@ -105,9 +105,10 @@ def forget_words(
     for table in _BY_WHOM:
         theirs = and_(table.c.tenant == who.tenant, table.c.actor == who.actor)
         conn.execute(update(table).where(theirs).values(actor=f"{PSEUDONYM}:{name}"))
-    for subject in (who.user, f"user:{who.user}", f"user:{who.account}"):
-        about = and_(_C.c.tenant == who.tenant, _C.c.subject == subject)
-        conn.execute(update(_C).where(about).values(subject=f"user:{name}"))
+    revoked = and_(_C.c.kind == ChangeKind.SUBJECT_REVOKED.value, _C.c.subject == who.user)
+    budgeted = _C.c.subject.in_((f"user:{who.user}", f"user:{who.account}"))
+    about = and_(_C.c.tenant == who.tenant, or_(revoked, budgeted))
+    conn.execute(update(_C).where(about).values(subject=f"user:{name}"))
     if keys:
         ended = or_(_K.c.revoked_at_s.is_not(None), _K.c.expires_at_s <= now_ms // 1000)
         theirs = and_(_K.c.tenant == who.tenant, _K.c.user == who.user, ended)

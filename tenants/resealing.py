@@ -72,14 +72,19 @@ class Both:
         self.new.take(part, rows)
 
 
+def check(conn: Connection, both: Both) -> None:
+    """Whether the month still is what was closed.  MonthDiffers."""
+    kept = closing.find(conn, both.period.name)
+    sums = {(each.entries, each.lines, each.spend_nano_usd) for each in (both.old, both.new)}
+    if kept is None or kept.sha256 is None or kept.sha256 != both.old.sha256 or len(sums) != 1:
+        raise MonthDiffers(f"{both.period.name} is not what was closed; compare it with a backup")
+
+
 def reseal(conn: Connection, both: Both, *, now_ms: int, actor: str, reason: str) -> None:
     """Raises MonthDiffers."""
     closed_until(conn, read=False)  # one at a time, and nobody closes meanwhile
+    check(conn, both)
     period, old, new = both.period, both.old, both.new
-    kept = closing.find(conn, period.name)
-    sums = {(each.entries, each.lines, each.spend_nano_usd) for each in (old, new)}
-    if kept is None or kept.sha256 is None or kept.sha256 != old.sha256 or len(sums) != 1:
-        raise MonthDiffers(f"{period.name} is not what was closed; compare it with a backup")
     theirs = update(_L).where(
         *(_L.c.effective_ms >= period.start_ms, _L.c.effective_ms < period.end_ms),
         _L.c.tenant == both.tenant,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,19 @@ def test_other_gateways_hear_of_it_by_what_everybody_reads(tmp_path: Path) -> No
         assert home.house.registered.documents.snapshot().id > texts
         other.configure(ours._config)  # by SIGHUP, with the same file
         assert (list(other.tenants()), other.left_out) == (["globex"], ("acme",))
+
+    lived(tmp_path, story)
+
+
+def test_one_that_is_configured_no_more_is_deleted_too(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        await some(home)
+        config = home.house.directory._config
+        left = {name: of for name, of in config.tenants.items() if name != "acme"}
+        home.house.directory.configure(replace(config, tenants=left))
+        assert (await gone(home))["state"] == "deleted"
+        home.house.directory.configure(config)
+        assert home.house.directory.left_out == ("acme",)
 
     lived(tmp_path, story)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing as closed_after
 from dataclasses import replace
 from pathlib import Path
@@ -149,13 +149,18 @@ async def cuts(finance: Finance) -> dict[str, list[Any]]:
     return found
 
 
-async def deleted(deleting: Deleting) -> str:
+async def deleted(
+    deleting: Deleting, meanwhile: Callable[[], Awaitable[None]] | None = None
+) -> str:
+    """`meanwhile`: between the last look and the first step."""
     of = await deleting.begin(TENANT, actor="idp:operator", reason="Wonderland-Inc left")
     of = replace(of, at_ms=0)  # long ago, so that everybody has heard
     hashed = __import__("hashlib").sha256()
     async for part in deleting.export(TENANT):
         hashed.update(part)
     await deleting.accept(of, hashed.hexdigest())
+    if meanwhile is not None:
+        await meanwhile()
     await deleting.finish(of)
     return of.pseudonym
 
@@ -242,22 +247,31 @@ def test_no_byte_of_a_name_is_left_in_the_files(request: pytest.FixtureRequest) 
     run(test)
 
 
-def test_a_month_that_was_edited_is_not_sealed_anew() -> None:
+@pytest.mark.parametrize("late", (False, True))
+def test_a_month_that_was_edited_is_not_sealed_anew(late: bool) -> None:
+    """Seen before anything is destroyed; or, where it is edited then, before anything of it is renamed."""
+
     async def test() -> None:
         clock = Clock()
         with folder() as where, house(clock, where / "x.db") as (book, finance):
             await lives(book, finance, clock)
-            await edit(
-                finance,
-                "UPDATE ledger_entry SET amount = amount + 1 WHERE kind = 'settle' AND tenant = 'globex'",
-            )
+            statement = "UPDATE ledger_entry SET amount = amount + 1 WHERE kind = 'settle' AND tenant = 'globex'"
             kept = await rows(finance, "SELECT * FROM period")
+            deleting = Deleting(keeper(finance, clock))
+            if not late:
+                await edit(finance, statement)
             with pytest.raises(MonthDiffers, match="2026-10"):
-                await deleted(Deleting(keeper(finance, clock)))
+                await deleted(deleting, lambda: edit(finance, statement) if late else _nothing())
+            (of,) = await rows(finance, "SELECT * FROM tenant_deletion")
+            assert (of["export_sha256"] is not None) is late
             assert await rows(finance, "SELECT * FROM period") == kept
             assert await rows(finance, "SELECT * FROM period_seal") == []
 
     run(test)
+
+
+async def _nothing() -> None:
+    return None
 
 
 def test_each_table_has_the_fate_that_is_written() -> None:
@@ -407,7 +421,7 @@ def _renames_behind_the_gate(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("broken", "test"),
     (
-        (_seals_without_looking, test_a_month_that_was_edited_is_not_sealed_anew),
+        (_seals_without_looking, lambda: test_a_month_that_was_edited_is_not_sealed_anew(True)),
         (_keeps_the_salt, test_only_the_names_go),
         (_renames_no_projects, test_only_the_names_go),
         (_renames_behind_the_gate, test_only_the_names_go),
