@@ -74,13 +74,14 @@ class Deleting:
             await self.kept.store.read(partial(deletion.check, both=both))
         await self.kept.store.write(lambda conn: deletion.exported(conn, of, sha256))
 
-    async def finish(self, of: Deletion) -> None:
-        """All steps that are left.  DeletionRefused, MonthDiffers: ask again when that is mended."""
+    async def finish(self, of: Deletion) -> bool:
+        """All steps that are left.  DeletionRefused, MonthDiffers: ask again when that is mended.  False: it is over,
+        but the files are still to be written anew, which `Retention.sweep` tries again."""
         while (left := await self.kept.store.write(partial(self._step, of=of))) is not False:
             if isinstance(left, Month):
                 both = await self._counted(left, of)
                 await self.kept.store.write(partial(self._reseal, of=of, both=both))
-        await self.kept.store.forget_overwritten(rewrite=True)
+        return await self.kept.wipe()
 
     def _step(self, conn: Connection, *, of: Deletion) -> Month | bool:
         assert of.tenant is not None

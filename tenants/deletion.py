@@ -60,7 +60,8 @@ class DeletionRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """`tenant` is None once it has ended; `export_sha256` from when on nothing can be undone."""
+    """`tenant` is None once it has ended; `export_sha256`: from when on nothing can be undone, and empty when the files
+    hold nothing of it any more."""
 
     digest: str
     pseudonym: str
@@ -114,6 +115,16 @@ def abandon(conn: Connection, of: Deletion) -> bool:
     """False where it is too late."""
     mine = and_(_T.c.digest == of.digest, _T.c.export_sha256.is_(None))
     return conn.execute(delete(_T).where(mine)).rowcount == 1
+
+
+def unwiped(conn: Connection) -> bool:
+    """Whether one has ended of which something may still stand in gaps of the files."""
+    ended = select(func.count()).where(_T.c.ended_at_ms.is_not(None), _T.c.export_sha256 != "")
+    return bool(conn.execute(ended).scalar_one())
+
+
+def wiped(conn: Connection) -> None:
+    conn.execute(update(_T).where(_T.c.ended_at_ms.is_not(None)).values(export_sha256=""))
 
 
 def held(conn: Connection, tenant: str) -> int:

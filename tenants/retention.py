@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection, delete, select
 
 from policies.periods import DAY_MS
-from tenants import directory_rows, forgetting, purging, schema
+from tenants import deletion, directory_rows, forgetting, purging, schema
 from tenants.forgetting import BATCH, Standing
 from tenants.pseudonyms import SALT_BYTES, Digest, Names, Person, names_of
 from tenants.sql import insert_new
-from tenants.store import Store
+from tenants.store import Store, StoreUnavailable
 
 T = TypeVar("T")
 USER_IDS_DAYS_LEAST: Final = 40
@@ -136,6 +136,7 @@ class Retention:
         if now_ms // DAY_MS != self._day:
             self._day = now_ms // DAY_MS
             self._marks.clear()
+            await self.wipe()
         await self._go_on()
         tidied, periods = Tidied(), self.periods
         before_ms, people_before_ms = (
@@ -154,6 +155,16 @@ class Retention:
             purged = await self._through("request", now_ms - periods.request_days * DAY_MS)
             tidied = Tidied(tidied.renamed, purged)
         return tidied
+
+    async def wipe(self) -> bool:
+        """The files written anew where a tenant's deletion has ended.  False where they could not be."""
+        if await self.store.read(deletion.unwiped):
+            try:
+                await self.store.forget_overwritten(rewrite=True)
+            except StoreUnavailable:
+                return False
+            await self.store.write(deletion.wiped)
+        return True
 
     async def _go_on(self) -> None:
         """With who asked."""

@@ -81,11 +81,17 @@ async def _delete(call: Call, tenant: str, ask: DeleteAsk) -> object:
             return {"tenant": tenant, "state": "exportable"}
         await deleting.accept(of, ask.export_sha256)
     shredded = await secrets.shredded(call, tenant, ask.reason)
-    await deleting.finish(of)
+    wiped = await deleting.finish(of)
     await call.house.directory.refresh()
     await call.house.registered.hear()
     await call.record("tenant.deleted", tenant=tenant, target=tenant, reason=None)
-    return {"tenant": tenant, "state": "deleted", "pseudonym": of.pseudonym, "shredded": shredded}
+    return {
+        "tenant": tenant,
+        "state": "deleted",
+        "pseudonym": of.pseudonym,
+        "files_wiped": wiped,
+        "shredded": shredded,
+    }
 
 
 async def _begun(call: Call, deleting: Deleting, tenant: str, reason: str) -> Deletion:

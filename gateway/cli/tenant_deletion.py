@@ -73,6 +73,11 @@ def delete(
         as_json=as_json,
     )
     if not as_json:
+        if done.get("files_wiped") is not True:
+            note(
+                "The book's file could not be written anew now: it is busy, or its disk is full. Until it is, which is "
+                "tried once a day and at each start, parts of names may stand in gaps of it."
+            )
         note("Take it out of the configuration. Older backups still name it.")
 
 

@@ -29,6 +29,7 @@ from tenants.reports.facts import Slice
 from tenants.resealing import Both, MonthDiffers, chained
 from tenants.schema.classified import FATES, Fate
 from tenants.scopes import BudgetAccount, tag_account
+from tenants.store import Store, StoreUnavailable
 from tenants.store.sqlite import SqliteBackend, empty_wal
 from tests.tenants.finance_kit import PEOPLE, edit, house, rows
 from tests.tenants.house import Clock, ask, folder, on_both, record, run
@@ -289,6 +290,28 @@ def test_each_table_has_the_fate_that_is_written() -> None:
                     assert now < counts[name], name
                 elif fate is Fate.RENAMED and name not in {"change", "tenant_deletion"}:
                     assert now == counts[name] > 0, name
+
+    run(test)
+
+
+def test_files_that_could_not_be_written_anew_are_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is over all the same; the next process tries again, and then no more."""
+    tried: list[bool] = []
+
+    async def busy(self: Store, *, rewrite: bool = False) -> None:
+        tried.append(rewrite)
+        if len(tried) < 3:
+            raise StoreUnavailable("busy")
+
+    async def test() -> None:
+        clock = Clock()
+        with folder() as where, house(clock, where / "x.db") as (book, finance):
+            await lives(book, finance, clock)
+            monkeypatch.setattr(Store, "forget_overwritten", busy)
+            await deleted(Deleting(keeper(finance, clock)))
+            for _ in range(3):
+                await keeper(finance, clock).sweep()
+            assert tried == [True, True, True]
 
     run(test)
 
