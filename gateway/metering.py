@@ -17,6 +17,7 @@ TURNED_AWAY = frozenset({Cause.BACKLOG, Cause.OVERLOADED})
 """Told at once, or before it ran, that it would not be served."""
 OURS = TURNED_AWAY | {Cause.CRASHED, Cause.QUEUE_DEADLINE, Cause.REFUSED, Cause.QUOTA}
 """Ends that the caller neither asked for nor gets anything from."""
+_OURS_HEARD = OURS - {Cause.BACKLOG}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Part:
 
 def our_fault(causes: Iterable[Cause], *, delivered: bool) -> bool:
     """Whether one of a request's ends is priced zero, and all of it with that."""
-    ours = OURS - {Cause.BACKLOG} if delivered else OURS
+    ours = _OURS_HEARD if delivered else OURS
     return any(cause in ours for cause in causes)
 
 

@@ -62,6 +62,10 @@ class CacheKeys:
     public: bytes = field(repr=False)
     epoch: bytes = field(repr=False)
     secret_of: Callable[[str], TenantSecret] = field(repr=False)
+    _covers: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_covers", _hkdf(self.public, b"cover-tag/v1"))
 
     def scope(self, label: Label) -> ScopeKey:
         secret = self.public if label.tenant is None else self.secret_of(label.tenant).secret
@@ -97,7 +101,7 @@ class CacheKeys:
         return self._cover(tenant, ("person", issuer, subject))
 
     def _cover(self, tenant: str | None, named: tuple[str | int, ...]) -> bytes:
-        return hmac.digest(_hkdf(self.public, b"cover-tag/v1"), enc((tenant, named)), "sha256")
+        return hmac.digest(self._covers, enc((tenant, named)), "sha256")
 
 
 def _hkdf(secret: bytes, info: bytes) -> bytes:
