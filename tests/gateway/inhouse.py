@@ -352,14 +352,14 @@ class Exchange:
         self.gone.set()
 
     async def until(self, seen: Callable[[Exchange], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not seen(self):
                 assert not self.task.done(), "the handler ended first"
                 self.changed.clear()
                 await self.changed.wait()
 
     async def end(self) -> Answered:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.task
         return Answered(self.status, self.headers, b"".join(self.parts))
 
