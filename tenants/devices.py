@@ -23,6 +23,7 @@ from sqlalchemy import Connection, delete, func, insert, or_, select, update
 from tenants import schema
 from tenants.schema.devices import ACCOUNTS, OVERHEAD, TOLD
 from tenants.schema.money import FAULTED
+from tenants.sql import insert_new
 
 __all__ = ["OVERHEAD", "SILENT_MS", "DeviceReport", "account_of", "again", "sweep", "tell"]
 
@@ -94,15 +95,11 @@ def tell(
 ) -> None:
     """What `owner`'s executor said; `over`: nothing more will come of this start.  Told again, or after
     something newer, it changes nothing."""
-    kept = _kept(conn, report.start)
-    if kept is not None and kept["rule"] == UNTOLD != report.rule:
+    kept = _account(conn, report, owner, now_ms)
+    if kept["rule"] == UNTOLD != report.rule:
         for table in (_M, _S):  # what stood in for it, some seconds ago
             conn.execute(delete(table).where(table.c.start == report.start))
-        kept = None
-    if kept is None:
-        conn.execute(insert(_S).values(_nothing(report, owner, now_ms)))
-        kept = _kept(conn, report.start)
-        assert kept is not None
+        kept = _account(conn, report, owner, now_ms)
     newer = report.wall_ns > kept["told_wall_ns"]
     if not newer and not over:
         return
@@ -149,7 +146,9 @@ def _untold(conn: Connection) -> list[DeviceReport]:
             start=start, model=model, devices=1, rule=UNTOLD, coefficients="",
             wall_ns=0, attributed_ns=0,
         )
-        for start, model in conn.execute(query.group_by(_Q.c.device_start).limit(AGAIN_MOST))
+        for start, model in conn.execute(
+            query.group_by(_Q.c.device_start).order_by(_Q.c.device_start).limit(AGAIN_MOST)
+        )
     ]  # fmt: skip
 
 
@@ -162,9 +161,13 @@ def recorded(conn: Connection, start: str) -> tuple[int, int]:
     return int(device_ns), int(faulted_ns)
 
 
-def _kept(conn: Connection, start: str) -> Mapping[Any, Any] | None:
-    query = select(_S).where(_S.c.start == start).with_for_update()
-    return conn.execute(query).mappings().one_or_none()
+def _account(conn: Connection, report: DeviceReport, owner: str, now_ms: int) -> Mapping[Any, Any]:
+    """The row of a start, locked; made where there is none, by whoever is first."""
+    query = select(_S).where(_S.c.start == report.start).with_for_update()
+    if (kept := conn.execute(query).mappings().one_or_none()) is not None:
+        return kept
+    insert_new(conn, _S, [_nothing(report, owner, now_ms)])
+    return conn.execute(query).mappings().one()
 
 
 def _nothing(report: DeviceReport, owner: str, now_ms: int) -> dict[str, Any]:

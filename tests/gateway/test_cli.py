@@ -259,6 +259,29 @@ def test_usage_ends_with_its_total(admin: Fake, capsys: pytest.CaptureFixture[st
     assert lines[3].split() == ["total", "–", "1,205", "0.000723", "2"]  # noqa: RUF001 — a dash
 
 
+def test_device_time_is_shown_in_seconds(admin: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    times = {
+        "wall_ns": 9_000_000_000,
+        "attributed_ns": 1_500_000,
+        "load_ns": 0,
+        "idle_ns": 8_998_500_000,
+    }
+    path = "GET /v1/admin/usage/device?by=day%2Cmodel&from=2026-11-01"
+    admin.answers[path] = {"rows": [{"day": "2026-11-30", "model": "m", **times}], "total": times}
+    assert lockgate("usage", "device", "--by", "day,model", "--from", "2026-11-01") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [
+        *("day", "model", "wall", "s", "attributed", "s", "load", "s", "idle", "s"),
+    ]
+    assert lines[1].split() == ["2026-11-30", "m", "9", "0.002", "0", "8.998"]
+    assert lines[2].split()[0] == "total"
+    assert lockgate("usage", "device", "--by", "day,model", "--from", "2026-11-01", "--json") == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["total"] == times
+    admin.answers[path] = {"rows": [], "total": times}
+    assert lockgate("usage", "device", "--by", "day,model", "--from", "2026-11-01") == 0
+    assert "No device was counted." in capsys.readouterr().out
+
+
 LANES: dict[str, Any] = {
     "lanes": [
         {"model": "m", "service_class": "batch", "tenant": "globex", "running": 0, "waiting": 12,

@@ -206,6 +206,24 @@ def test_the_accounts_are_kept_beside_whatever_else_is_done(tmp_path: Path) -> N
     lived(tmp_path, story)
 
 
+def test_the_next_gateway_ends_what_the_last_one_left(tmp_path: Path) -> None:
+    """It was killed: nobody said that its executor is over, nor what it did since the last round."""
+
+    async def first(home: Inhouse) -> None:
+        await home.caller().chat("hi")
+        await home.house.devices.round()
+        await home.caller().chat("and then")
+
+    async def second(home: Inhouse) -> None:
+        device = await device_time(home)
+        assert (device["starts"], device["running"]) == (2, 1)
+        assert device["attributed_ns"] == device["requests_ns"] > 0
+        assert device["lost_ns"] == device["in_flight_ns"] == 0
+
+    lived(tmp_path, first)
+    lived(tmp_path, second)
+
+
 # A real process.
 
 
