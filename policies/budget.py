@@ -88,11 +88,13 @@ class Account:
     hard: bool = True
     shadow: bool = False
     id: str | None = None
+    floated_nano_usd: int = 0  # set aside for its till, and so not for anybody else
 
     @property
     def room_nano_usd(self) -> int:
         """A limit lowered below what is spent leaves no room, never a negative one."""
-        return max(0, self.limit_nano_usd - self.spent_nano_usd - self.held_nano_usd)
+        taken = self.spent_nano_usd + self.held_nano_usd + self.floated_nano_usd
+        return max(0, self.limit_nano_usd - taken)
 
 
 @dataclass(frozen=True, slots=True)

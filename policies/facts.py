@@ -65,7 +65,7 @@ class Limits:
 class Budget:
     """`limit_nano_usd` per window.  `window` is `calendar_month`, `calendar_week`, `calendar_day`
     (in the IANA `zone`), `rolling_24h`, or `total`.  `hard` refuses; else it only reports, and with
-    `shadow` also what it would have refused."""
+    `shadow` also what it would have refused.  `till`: part of a hard one is drawn from Redis."""
 
     limit_nano_usd: int
     window: str = "calendar_month"
@@ -73,6 +73,7 @@ class Budget:
     hard: bool = True
     notify_at: tuple[float, ...] = ()
     shadow: bool = False
+    till: bool = False
 
 
 @dataclass(frozen=True, slots=True)

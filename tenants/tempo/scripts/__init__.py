@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 
-SHARED = ("clock", "common")
-NAMES = ("admit", "leave", "renew", "headroom")
+SHARED = ("clock", "common", "till")
+NAMES = ("admit", "leave", "renew", "headroom", "till_draw", "till_fill", "till_return")
 READS = frozenset({"headroom"})
 
 
