@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from policies.facts import Meters, Price
 from policies.price import Charge
 from policies.tags import Tag
+from policies.till import Seen
+from policies.verdict import Allow, Deny
 from tenants.scopes import BudgetAccount, Dimensions
 from tenants.usage import UsageRecord
 
@@ -21,6 +23,15 @@ class ClaimLost(Exception):
     """The idempotency key by which a hold is asked is another request's by now."""
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was found in the till of one budget, and drawn from it for one request."""
+
+    scope: str
+    account: str
+    seen: Seen
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldAsk:
     """`output_tokens` is wanted for each of `n` choices; `output_tokens_least` equals it where the
@@ -28,7 +39,7 @@ class HoldAsk:
     billed once, however many choices.  `dispatched`: work may start as soon as the hold is durable,
     so a crash leaves it unknown; False where `mark_dispatched` will come between.  `claim`: the digest of the
     idempotency key by which it is asked; held only while that is this request's.  `tags`: what it is filed
-    under, one a name."""
+    under, one a name.  `till`: of budgets that have one, and could be asked."""
 
     request_id: str
     dims: Dimensions
@@ -42,6 +53,7 @@ class HoldAsk:
     dispatched: bool = True
     claim: str | None = None
     tags: tuple[Tag, ...] = ()
+    till: tuple[Drawn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,27 @@ class Hold:
     @property
     def limited(self) -> bool:
         return self.limited_by is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a budget's till should hear: that its epoch is `epoch` and `issued` nano-USD were set aside in it,
+    of which it can know up to `since`.  `spent`: a request was refused."""
+
+    scope: str
+    account: str
+    epoch: int
+    since: int
+    issued: int
+    spent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Worded:
+    """The answer to a hold whose budgets have tills."""
+
+    verdict: Allow[Hold] | Deny
+    words: tuple[Word, ...]
 
 
 @dataclass(frozen=True, slots=True)

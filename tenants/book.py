@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
@@ -34,6 +34,7 @@ from tenants.asks import (
     Settled,
     Swept,
     VoidAsk,
+    Worded,
 )
 from tenants.idempotency_rows import lost_claims
 from tenants.journal import End, Journal, JournalFull
@@ -42,6 +43,9 @@ from tenants.reports import Explanation, UsageRow
 from tenants.scopes import BudgetAccount, Dimensions
 from tenants.store import Store, StoreUnavailable
 from tenants.usage import UsageRecord
+
+if TYPE_CHECKING:
+    from tenants.till.front import Front  # with it a Redis client, for those alone who have a Redis
 
 __all__ = [
     "Balance",
@@ -70,7 +74,7 @@ HOLD_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """One budget now.  The limit is with what it was topped up by in this window.  `resets_at_s`: when its window ends; None for `total`; for a rolling window
+    """One budget now.  `till`: it has one; what is floated is set aside there, and remains.  The limit is with what it was topped up by in this window.  `resets_at_s`: when its window ends; None for `total`; for a rolling window
     the next full hour, when its oldest hour falls out."""
 
     scope: str
@@ -78,23 +82,32 @@ class Balance:
     window: str
     hard: bool
     mode: str
+    till: bool
     limit_nano_usd: int
     topped_up_nano_usd: int
     spent_nano_usd: int
     held_nano_usd: int
+    floated_nano_usd: int
     remaining_nano_usd: int
     resets_at_s: int | None
 
 
 class Book:
     """`owner` names this process, anew at each start; `clock_ms` is wall time, which decides where the
-    database has no clock of its own."""
+    database has no clock of its own.  `till`: from which budgets that have one are drawn."""
 
     def __init__(
-        self, store: Store, *, owner: str, clock_ms: Callable[[], int], journal: Journal
+        self,
+        store: Store,
+        *,
+        owner: str,
+        clock_ms: Callable[[], int],
+        journal: Journal,
+        till: Front | None = None,
     ) -> None:
         self._store = store
         self._journal = journal
+        self._till = till
         self._owner = owner
         self._now_ms = store.clock_ms(clock_ms)
         self._published: Mapping[str, Price] = {}
@@ -111,9 +124,15 @@ class Book:
     async def hold(self, ask: HoldAsk) -> Allow[Hold] | Deny:
         """Reserve, or Deny(BUDGET_SPENT).  A caller cancelled while waiting leaves no hold behind, nor
         one that heard StoreUnavailable: nobody knows then, and it is voided when the store is back."""
+        till = self._till
+        if till is not None and any(each.budget.till for each in ask.budgets):
+            drawn = await till.draw(ask)
+            if isinstance(drawn, Deny):
+                return drawn
+            ask = drawn
         try:
             async with asyncio.timeout(HOLD_S):
-                verdict: Allow[Hold] | Deny = await self._heard(self._store.ask(self._turn, ask))
+                verdict = await self._heard(self._store.ask(self._turn, ask))
         except TimeoutError as why:
             self._away = True
             self._undo(ask.request_id)
@@ -126,9 +145,18 @@ class Book:
         except asyncio.CancelledError:
             self._undo(ask.request_id)
             raise
+        except (BookFault, ClaimLost):
+            if till is not None:
+                till.give_back(ask)
+            raise
+        if isinstance(verdict, Worded):
+            assert till is not None
+            till.hear(ask, verdict)
+            verdict = verdict.verdict
         if isinstance(verdict, Allow):
             self._held_at[ask.request_id] = ask.price
-        return verdict
+        answer: Allow[Hold] | Deny = verdict
+        return answer
 
     async def mark_dispatched(self, request_id: str) -> bool:
         """For holds asked with `dispatched=False`.  False: it may not start."""
@@ -264,6 +292,11 @@ class Book:
         )
 
     @property
+    def till(self) -> Front | None:
+        """None: every budget is decided by the store alone."""
+        return self._till
+
+    @property
     def away(self) -> bool:
         """Whether the database did not answer when it was last asked to write."""
         return self._away
@@ -308,7 +341,8 @@ class Book:
 
         def op(conn: Connection) -> tuple[Balance, ...]:
             now_s = self._now_ms(conn) // 1000
-            return tuple(_balance(windows.peek(conn, account, now_s)) for account in wanted)
+            opened = (windows.peek(conn, account, now_s) for account in wanted)
+            return tuple(_balance(each, tills=self._till is not None) for each in opened)
 
         return await self._store.read(op)
 
@@ -345,7 +379,7 @@ def mode_of(budget: Budget) -> str:
     return "hard" if budget.hard else "shadow" if budget.shadow else "soft"
 
 
-def _balance(opened: windows.Opened) -> Balance:
+def _balance(opened: windows.Opened, *, tills: bool) -> Balance:
     account, budget = opened.account, opened.budget
     return Balance(
         scope=budget.scope,
@@ -353,10 +387,12 @@ def _balance(opened: windows.Opened) -> Balance:
         window=budget.budget.window,
         hard=account.hard,
         mode=mode_of(budget.budget),
+        till=tills and budget.budget.till,
         limit_nano_usd=account.limit_nano_usd,
         topped_up_nano_usd=opened.topped_up_nano_usd,
         spent_nano_usd=account.spent_nano_usd,
         held_nano_usd=account.held_nano_usd,
-        remaining_nano_usd=account.room_nano_usd,
+        floated_nano_usd=account.floated_nano_usd,
+        remaining_nano_usd=replace(account, floated_nano_usd=0).room_nano_usd,
         resets_at_s=opened.span.end_s,
     )

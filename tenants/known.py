@@ -9,10 +9,11 @@ import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from policies.budget import window_at
+from policies.budget import WindowKind, window_at
 from policies.facts import Budget, CredentialKind, Limits, Principal, Standing
 from policies.price import NANO_USD_MAX
 from policies.tags import parse, spelt
+from policies.till import NANO_USD_BELOW
 from policies.verdict import Deny, Reason
 from tenants.config import NO_LIMITS, DirectoryConfig, PlanConfig, TenantConfig
 from tenants.directory_rows import BudgetTarget, KeyRecord, RevocationKind, Revoked, Snapshot
@@ -211,6 +212,8 @@ def budget_fault(target: BudgetTarget, budget: Budget | None) -> str | None:
         return "only a user's budget names an issuer"
     if budget is None:
         return None
+    if budget.till and (fault := _till_fault(budget)):
+        return fault
     if budget.hard and budget.shadow:
         return "a budget that refuses is no shadow"
     if list(budget.notify_at) != sorted(set(budget.notify_at)):
@@ -224,4 +227,14 @@ def budget_fault(target: BudgetTarget, budget: Budget | None) -> str | None:
             f"window {budget.window!r} in zone {budget.zone!r} cannot be counted; expected "
             "calendar_month, calendar_week, calendar_day, rolling_24h or total, and an IANA zone"
         )
+    return None
+
+
+def _till_fault(budget: Budget) -> str | None:
+    if not budget.hard:
+        return "a till is for a budget that refuses; a soft or shadow one has none"
+    if budget.window == WindowKind.ROLLING_24H:
+        return "a rolling window has no till: what it has left changes by itself"
+    if budget.limit_nano_usd >= NANO_USD_BELOW:
+        return f"a till is for less than {NANO_USD_BELOW} nano-USD a window, which Redis can count"
     return None

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Connection, Text, func, select
 
 from policies import price as pricing
-from policies.budget import fit
+from policies.budget import Account, Fit, fit
 from policies.facts import Meters, Price
 from policies.price import Charge, Line, Meter
 from policies.verdict import Allow, Deny
@@ -40,7 +41,9 @@ from tenants.asks import (
     SettleAsk,
     Settled,
     VoidAsk,
+    Worded,
 )
+from tenants.floats import Floats
 from tenants.postings import AVAILABLE, ESTIMATE, REVERSAL, SPEND, USAGE, Postings
 from tenants.scopes import TAG, BudgetAccount, in_order, scope_id
 from tenants.sql import Find, insert_many, update_many, within
@@ -87,7 +90,7 @@ def turn(
     now_ms: int,
     published: Mapping[str, Price] | None = None,
 ) -> list[Any]:
-    """The answer to each, in order: Allow[Hold] or Deny, Settled, or a bool (voided; lapsed, with the
+    """The answer to each, in order: Allow[Hold] or Deny (Worded where tills were asked), Settled, or a bool (voided; lapsed, with the
     state that it left as a string).  A BookFault among the answers is that one's alone.
     `published`: prices that are known to be kept."""
     page = _Page(conn, asks, owner, now_ms, published or {})
@@ -171,26 +174,25 @@ class _Page:
         usage.keep(conn, self._records)
         self._windows.write(conn)
 
-    def _hold(self, ask: HoldAsk) -> Allow[Hold] | Deny | BookFault:
+    def _hold(self, ask: HoldAsk) -> Allow[Hold] | Deny | Worded | BookFault:
         """Reserve at every ancestor or at none."""
         if (known := self._rows.get(ask.request_id)) is not None:
             return _held_before(known, ask)
         if fault := prices.differs(self._prices, ask.price):
             return fault
         budgets = sorted(ask.budgets, key=in_order)
-        verdict = fit(
-            [self._windows.account(budget) for budget in budgets],
-            ask.price,
-            ask.prompt_tokens,
-            ask.output_tokens,
-            ask.output_tokens_least,
-            ask.n,
-        )
+        accounts = [self._windows.account(budget) for budget in budgets]
+        floats: Floats | None = None
+        if ask.till or any(each.floated_nano_usd for each in accounts):
+            floats = Floats(self._windows, budgets, ask, self._now_ms * 1000)
+            verdict = floats.decide(partial(_fits, ask))
+        else:
+            verdict = _fits(ask, accounts)
         if isinstance(verdict, Deny):
             for budget in budgets:
                 if (budget.scope, budget.id) == (verdict.scope, verdict.account):
                     self._windows.refuse(budget)
-            return verdict
+            return _worded(ask, floats, verdict)
         fitted = verdict.value
         row = _accounts(ask) | {
             "request_id": ask.request_id,
@@ -212,10 +214,14 @@ class _Page:
             "ended_at_ms": None,
         }
         self._rows[ask.request_id] = row
+        if floats is not None:
+            floats.journal()
         self._move(row, held=fitted.amount_nano_usd)
         for budget in budgets:
             self._windows.admit(budget)
-        return Allow(_hold_of(row))
+        if floats is not None:
+            floats.refill(fitted.amount_nano_usd)
+        return _worded(ask, floats, Allow(_hold_of(row)))
 
     def _settle(
         self, request_id: str, meters: Meters, record: UsageRecord | None
@@ -305,6 +311,21 @@ class _Page:
     def _record(self, record: UsageRecord | None) -> None:
         if record is not None:
             self._records.append(record)
+
+
+def _fits(ask: HoldAsk, accounts: Sequence[Account]) -> Allow[Fit] | Deny:
+    return fit(
+        accounts, ask.price, ask.prompt_tokens, ask.output_tokens, ask.output_tokens_least, ask.n
+    )
+
+
+def _worded(
+    ask: HoldAsk, floats: Floats | None, verdict: Allow[Hold] | Deny
+) -> Allow[Hold] | Deny | Worded:
+    """With what the tills should hear, where they were asked."""
+    if floats is None or not ask.till:
+        return verdict
+    return Worded(verdict, tuple(floats.words()))
 
 
 def _accounts(ask: HoldAsk) -> Row:

@@ -10,9 +10,8 @@ inherited from another window, and a row can be dropped at any time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import (
@@ -30,12 +29,14 @@ from sqlalchemy import (
 from policies.budget import HOUR_S, ROLLING_SLOTS, Account, Span, WindowKind, window_at
 from policies.facts import Budget
 from policies.price import NANO_USD_MAX
+from policies.till import Float, recalled
 from tenants import outbox, schema
 from tenants.counting import Sums, counted, slots
 from tenants.outbox import PARTS, Reached
 from tenants.places import Place
 from tenants.scopes import BudgetAccount
 from tenants.sql import Find, insert_new, update_many, within
+from tenants.window_row import NO_FLOAT, Row, float_of, sums_of
 
 _W = schema.budget_window
 
@@ -69,56 +70,19 @@ _MOVE = update_many(
         "to_hard": Boolean(),
         "to_notify": Text(),
         "to_noticed": Integer(),
+        "to_floated": BigInteger(),
+        "to_epoch": BigInteger(),
+        "to_issued": BigInteger(),
         "guarded": Boolean(),
     },
     sets="held = held + {more_held}, spent = spent + {more_spent}, "
     "topped_up = topped_up + {more_topped_up}, limit_nano_usd = {to_limit}, hard = {to_hard}, "
-    "notify = {to_notify}, noticed = {to_noticed}",
+    "notify = {to_notify}, noticed = {to_noticed}, "
+    "floated = {to_floated}, epoch = {to_epoch}, issued = {to_issued}",
     where="scope = {of_scope} AND account = {of_account} AND window_id = {of_window_id} "
-    "AND (NOT {guarded} OR spent + held + {more_spent} + {more_held} "
+    "AND (NOT {guarded} OR spent + held + {more_spent} + {more_held} + {to_floated} "
     "<= {to_limit} + topped_up + {more_topped_up})",
 )
-
-
-class _Row:
-    """One row, and what the turn adds to it."""
-
-    __slots__ = (
-        "end_s",
-        "guarded",
-        "hard",
-        "limit",
-        "noticed",
-        "notify",
-        "place",
-        "read",
-        "refused",
-        "start_s",
-        "sums",
-        "told",
-        "window_id",
-    )
-
-    def __init__(self, row: Mapping[Any, Any]) -> None:
-        self.place = Place(row["scope"], row["account"])
-        self.window_id: str = row["window_id"]
-        self.start_s: int = row["start_s"]
-        self.end_s: int | None = row["end_s"]
-        self.limit: int = row["limit_nano_usd"]
-        self.hard: bool = row["hard"]
-        self.sums = self.read = _sums(row)
-        self.notify: str = row["notify"]
-        self.noticed: int = row["noticed"]
-        self.told = (self.notify, self.noticed)
-        self.guarded = False  # a hard budget of this one row has let something through
-        self.refused = False
-
-    def holds(self, at_s: int) -> bool:
-        return self.start_s <= at_s and (self.end_s is None or at_s < self.end_s)
-
-    @property
-    def changed(self) -> bool:
-        return self.guarded or self.read != self.sums or self.told != (self.notify, self.noticed)
 
 
 class Windows:
@@ -126,7 +90,7 @@ class Windows:
 
     def __init__(self, now_s: int) -> None:
         self._now_s = now_s
-        self._rows: dict[Place, dict[str, _Row]] = {}
+        self._rows: dict[Place, dict[str, Row]] = {}
         self._slots: dict[tuple[str, str], list[Span]] = {}  # by window and zone, now
 
     def load(
@@ -153,7 +117,16 @@ class Windows:
 
     def account(self, budget: BudgetAccount) -> Account:
         rows = self._rows[Place(budget.scope, budget.id)]
-        return _account(budget, (rows[slot.id].sums for slot in self._counted_by(budget)))
+        counted_by = self._counted_by(budget)
+        sums = (rows[slot.id].sums for slot in counted_by)
+        return _account(budget, sums, rows[counted_by[-1].id].floated)
+
+    def float_of(self, budget: BudgetAccount) -> Float:
+        return self._newest(budget).floated
+
+    def set_aside(self, budget: BudgetAccount, floated: Float) -> None:
+        """For its till.  Never in a row of several that together are a window."""
+        self._newest(budget).floated = floated
 
     def admit(self, budget: BudgetAccount) -> None:
         """Under this budget something was let through: its limit is what the row is guarded by."""
@@ -169,7 +142,7 @@ class Windows:
 
     def refuse(self, budget: BudgetAccount) -> None:
         """Under this budget something did not fit."""
-        row = self._rows[Place(budget.scope, budget.id)][self._counted_by(budget)[-1].id]
+        row = self._newest(budget)
         row.refused, row.notify, row.limit = True, _notify(budget), _limit(budget)
 
     def move(
@@ -191,6 +164,10 @@ class Windows:
         """What has changed.  The guard stands here beside the policy's: one decides, the other refuses
         to be wrong."""
         outbox.post(conn, [*self._reached()], self._now_s * 1000)
+        for rows in self._rows.values():
+            for row in rows.values():
+                if row.floated.nano_usd and row.over:
+                    row.floated = recalled(row.floated, self._now_s * 1_000_000)
         changed = [row for rows in self._rows.values() for row in rows.values() if row.changed]
         if not changed:
             return
@@ -206,6 +183,9 @@ class Windows:
                 "to_hard": row.hard,
                 "to_notify": row.notify,
                 "to_noticed": row.noticed,
+                "to_floated": row.floated.nano_usd,
+                "to_epoch": row.floated.epoch,
+                "to_issued": row.floated.issued,
                 "guarded": row.guarded,
             }
             for row in changed
@@ -242,13 +222,17 @@ class Windows:
             "since_s": since_s,
         }
         for found in _ROWS_LOCKED.rows(conn, asked):
-            row = _Row(found)
+            row = Row(found)
             if row.place in self._rows:  # scopes and accounts were asked for each by itself
                 self._rows[row.place][row.window_id] = row
 
     def _lacking(self, budget: BudgetAccount) -> list[Span]:
         there = self._rows[Place(budget.scope, budget.id)]
         return [slot for slot in self._counted_by(budget) if slot.id not in there]
+
+    def _newest(self, budget: BudgetAccount) -> Row:
+        """The row in which a reservation made now is counted."""
+        return self._rows[Place(budget.scope, budget.id)][self._counted_by(budget)[-1].id]
 
     def _counted_by(self, budget: BudgetAccount) -> list[Span]:
         """The rows that together are its window now."""
@@ -283,30 +267,32 @@ def peek(conn: Connection, budget: BudgetAccount, now_s: int) -> Opened:
     span = span_at(budget, now_s)
     of = slots(span)
     asked = {"scopes": [budget.scope], "accounts": [budget.id], "since_s": span.since_s}
-    rows = {row["window_id"]: _sums(row) for row in conn.execute(_ROWS, asked).mappings()}
+    found = {row["window_id"]: row for row in conn.execute(_ROWS, asked).mappings()}
+    rows = {window_id: sums_of(row) for window_id, row in found.items()}
     lacking = [slot for slot in of if slot.id not in rows]
     if lacking:
         rows.update(counted(conn, budget, lacking))
     sums = [rows[slot.id] for slot in of]
-    return Opened(_account(budget, sums), sum(each.topped_up for each in sums), budget, span)
+    floated = float_of(found[of[-1].id]) if of[-1].id in found else NO_FLOAT
+    return Opened(
+        _account(budget, sums, floated), sum(each.topped_up for each in sums), budget, span
+    )
 
 
 def drop_old(conn: Connection, now_s: int) -> None:
     conn.execute(delete(_W).where(_W.c.end_s < now_s - KEPT_S, _W.c.held == 0))
 
 
-def _sums(row: Mapping[Any, Any]) -> Sums:
-    return Sums(row["spent"], row["held"], row["topped_up"])
-
-
-def _account(budget: BudgetAccount, rows: Iterable[Sums]) -> Account:
+def _account(budget: BudgetAccount, rows: Iterable[Sums], floated: Float) -> Account:
     spent, held, topped_up = (sum(column) for column in zip(*rows, strict=True))
     limit = min(_limit(budget) + topped_up, NANO_USD_MAX)
     of = budget.budget
-    return Account(budget.scope, limit, spent, held, of.hard, of.shadow, budget.id)
+    return Account(
+        budget.scope, limit, spent, held, of.hard, of.shadow, budget.id, floated.nano_usd
+    )
 
 
-def _come_to(row: _Row, window_id: str, of: Sequence[Sums]) -> Iterator[Reached]:
+def _come_to(row: Row, window_id: str, of: Sequence[Sums]) -> Iterator[Reached]:
     spent, held, topped_up = (sum(column) for column in zip(*of, strict=True))
     limit = min(row.limit + topped_up, NANO_USD_MAX)
     for part in map(int, row.notify.split(",")):
@@ -352,6 +338,9 @@ def _make(conn: Connection, lacking: Sequence[tuple[BudgetAccount, Sequence[Span
                 **found[slot.id]._asdict(),
                 "notify": _notify(budget),
                 "noticed": 0,
+                "floated": 0,
+                "epoch": 0,
+                "issued": 0,
             }
             for slot in of
         ]

@@ -35,6 +35,10 @@ budget_window = Table(
     whole("topped_up"),
     text("notify"),
     Column("noticed", Integer, nullable=False),
+    whole("floated"),
+    whole("epoch"),
+    whole("issued"),
+    CheckConstraint("floated >= 0 AND floated <= issued AND epoch >= 0", name="no_negative_float"),
     CheckConstraint("spent >= 0 AND held >= 0 AND topped_up >= 0", name="no_negative_balance"),
     Index("budget_window_end", "end_s"),
 )

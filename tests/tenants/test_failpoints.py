@@ -8,27 +8,32 @@ Source: MONEY.md §1 (invariants 1, 3–6, 10), §5; TigerBeetle's simulator (se
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, event, func, make_url, select, text
 
+from policies import till as till_policy
 from policies.facts import Meters
-from policies.price import charge
+from policies.price import charge, worst_case
 from policies.tags import Origin
 from policies.verdict import Allow
 from tenants import leases, ledger, schema, sql, windows
-from tenants.asks import Ask, SettleAsk, VoidAsk
+from tenants.asks import Ask, Drawn, HoldAsk, SettleAsk, VoidAsk, Worded
+from tenants.places import Place
 from tenants.schema import versions
+from tenants.scopes import BudgetAccount
 from tenants.sql import drive
 from tenants.store.postgres import PostgresBackend
 from tenants.store.sqlite import SqliteBackend
+from tenants.till import DrawAsk, Dry, MemoryTills, Told
 from tests.servers_postgres import database, needs_postgres
 from tests.tenants.house import (
     NOON_MS,
@@ -111,6 +116,15 @@ class World:
     granted: dict[str, int] = field(default_factory=dict)  # reserved amounts of holds it heard of
     used: dict[str, Meters] = field(default_factory=dict)
     journal: list[Ask] = field(default_factory=list)
+    budgets: tuple[BudgetAccount, ...] = BUDGETS
+
+    def before(self, asked: list[Any]) -> list[Any]:
+        """What a gateway does first."""
+        return asked
+
+    def after(self, asked: list[Any], answers: list[Any]) -> list[Any]:
+        """And when it has heard the answers."""
+        return answers
 
     def turns(self) -> list[list[Ask]]:
         """Requests begin and end in an order of their own."""
@@ -122,7 +136,7 @@ class World:
             for number in range(dice.randrange(1, 4)):
                 request_id = f"r{at}-{number}"
                 dispatched = dice.random() < 0.8
-                turn.append(ask(request_id, *BUDGETS, dispatched=dispatched, tags=TAGS))
+                turn.append(ask(request_id, *self.budgets, dispatched=dispatched, tags=TAGS))
                 open_.append(request_id)
             for request_id in dice.sample(open_, dice.randrange(0, len(open_))):
                 if request_id.startswith(f"r{at}-"):
@@ -149,8 +163,9 @@ class World:
                     ]
                     asked = [each for each in turn if hasattr(each, "budgets")]
                     asked += self.journal[-len(ends) :] if ends else []
+                    asked = self.before(asked)
                     tell = partial(ledger.turn, asks=asked, owner="p1", now_ms=now_ms)
-                    answers = backend.commit(tell)
+                    answers = self.after(asked, backend.commit(tell))
                     for each, answer in zip(asked, answers, strict=True):
                         if isinstance(answer, Allow):
                             self.granted[each.request_id] = answer.value.amount_nano_usd
@@ -205,18 +220,66 @@ class World:
         assert int(conn.execute(lines).scalar_one()) == spent
         filed = select(func.count()).select_from(schema.reservation_tag)
         assert conn.execute(filed).scalar_one() == len(TAGS) * len(rows)
-        for budget in BUDGETS:
+        for budget in self.budgets:
             account = windows.peek(conn, budget, NOON_MS // 1000).account
             assert (account.spent_nano_usd, account.held_nano_usd) == (spent, 0)
-            assert spent <= LIMIT
+            assert spent + account.floated_nano_usd <= LIMIT
 
 
-def converges(seed: int, fresh: Callable[[], Callable[[], Backend]]) -> int:
+@dataclass
+class WithTill(World):
+    """One of the budgets has a till, which outlives the process that drew from it."""
+
+    budgets: tuple[BudgetAccount, ...] = (
+        replace(BUDGETS[0], budget=replace(BUDGETS[0].budget, till=True)),
+        BUDGETS[1],
+    )
+    tills: MemoryTills = field(default_factory=lambda: MemoryTills(lambda: NOON_MS))
+    drawn: int = 0
+
+    def before(self, asked: list[Any]) -> list[Any]:
+        return [self._draw(each) if isinstance(each, HoldAsk) else each for each in asked]
+
+    def _draw(self, asked: HoldAsk) -> HoldAsk:
+        amount = worst_case(asked.price, asked.prompt_tokens, asked.output_tokens)
+        of = DrawAsk(asked.request_id, "acme", (Place("tenant", "acme"),), amount, amount)
+        found = asyncio.run(self.tills.draw(of))
+        if isinstance(found, Dry):
+            return asked
+        self.drawn += found[0].drawn_nano_usd > 0
+        return replace(asked, till=(Drawn("tenant", "acme", found[0]),))
+
+    def after(self, asked: list[Any], answers: list[Any]) -> list[Any]:
+        for answer in answers:
+            for word in answer.words if isinstance(answer, Worded) else ():
+                told = Told(Place(word.scope, word.account), word.epoch, word.since, word.issued)
+                asyncio.run(self.tills.fill("acme", (told,)))
+        return [each.verdict if isinstance(each, Worded) else each for each in answers]
+
+    def recover(self) -> None:
+        """And all that is left may be held by one, whatever was set aside by whom."""
+        super().recover()
+        backend = self.backend()
+        opened = backend.commit(
+            lambda conn: [windows.peek(conn, each, NOON_MS // 1000) for each in self.budgets]
+        )
+        left = min(LIMIT - each.account.spent_nano_usd for each in opened)
+        last = ask("last", *self.budgets, prompt=0, out=left // 600)
+        (answer,) = backend.commit(
+            partial(ledger.turn, asks=[last], owner="p2", now_ms=NOON_MS + 300_000)
+        )
+        backend.close()
+        assert isinstance(answer, Allow)
+
+
+def converges(
+    seed: int, fresh: Callable[[], Callable[[], Backend]], world_of: type[World] = World
+) -> int:
     """Tell the story of `seed` once for each of its steps; returns how many they are."""
     counting = Failpoints()
-    assert World(fresh(), seed).live(counting)
+    assert world_of(fresh(), seed).live(counting)
     for dies_at in range(1, counting.passed + 1):
-        world = World(fresh(), seed)
+        world = world_of(fresh(), seed)
         died = not world.live(Failpoints(dies_at))
         try:
             assert died
@@ -226,7 +289,7 @@ def converges(seed: int, fresh: Callable[[], Callable[[], Backend]]) -> int:
     return counting.passed
 
 
-def on_files(seeds: range) -> int:
+def on_files(seeds: range, world_of: type[World] = World) -> int:
     with folder() as where:
         first = SqliteBackend(where / "empty.db", write=True)
         first.commit(versions.prepare)
@@ -238,7 +301,24 @@ def on_files(seeds: range) -> int:
             shutil.copyfile(where / "empty.db", path)
             return lambda: SqliteBackend(path, write=True)
 
-        return sum(converges(seed, emptied) for seed in seeds)
+        return sum(converges(seed, emptied, world_of) for seed in seeds)
+
+
+@pytest.mark.slow
+def test_it_converges_with_a_till_wherever_it_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw that was lost with its gateway is taken back, and one that was journalled is held once."""
+    monkeypatch.setattr(till_policy, "PART", 2)
+    drawn: list[WithTill] = []
+    before = WithTill.before
+
+    def noted(self: WithTill, asked: list[Any]) -> list[Any]:
+        found = before(self, asked)
+        drawn.append(self)
+        return found
+
+    monkeypatch.setattr(WithTill, "before", noted)
+    assert on_files(range(3), WithTill) > 100
+    assert sum(each.drawn > 0 for each in drawn) > 20
 
 
 @pytest.mark.slow
@@ -248,7 +328,7 @@ def test_it_converges_wherever_it_dies() -> None:
 
 @pytest.mark.slow
 @needs_postgres
-def test_it_converges_on_postgresql() -> None:
+def test_it_converges_on_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
     with database() as url:
         first = PostgresBackend(make_url(url), write=True)
         first.commit(versions.prepare)
@@ -262,6 +342,8 @@ def test_it_converges_on_postgresql() -> None:
             return lambda: PostgresBackend(make_url(url), write=True)
 
         assert converges(20, emptied) > 30
+        monkeypatch.setattr(till_policy, "PART", 2)
+        assert converges(0, emptied, WithTill) > 30
 
 
 def _settles_before_it_journals(patch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, func, select, text
@@ -76,11 +77,13 @@ def processes(
     names: tuple[str, ...],
     *more: object,
     meanwhile: Callable[[], object] = lambda: None,
-) -> list[int]:
+    module: str = __name__,
+) -> list[Any]:
+    """What each of them prints: of `module`, a part of the work by its name."""
     with tempfile.TemporaryDirectory() as where:
         started = [
             subprocess.Popen(
-                [sys.executable, "-m", __name__, url, where, name, *map(str, more)],
+                [sys.executable, "-m", module, url, where, name, *map(str, more)],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
             )
