@@ -56,7 +56,7 @@ from gateway.runs import open_runs
 from gateway.secrets_elsewhere import hear_secrets
 from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
-from gateway.tempo_start import follow, gauges_of, open_tempo, others_write
+from gateway.tempo_start import follow, gauges_of, open_tempo, others_write, tell_unused
 from gateway.warming import Warming
 from gateway.webhooks_start import telling
 from gateway.withdrawal import withdrawn
@@ -240,11 +240,20 @@ async def opened(
         # A book under another root key is refused before anything in it is charged or corrected.
         secrets_of = TenantSecrets(keyring, SecretTable(store), rng=os.urandom)
         await secrets_of.load()
+        tempo, epochs, till = await stack.enter_async_context(
+            open_tempo(
+                settings,
+                clock_ms=lambda: clock.monotonic_ns() // 1_000_000,
+                name=keyring.pseudonymiser(),
+                log=log,
+            )
+        )
         book = Book(
             store,
             owner=owner,
             clock_ms=clock.wall_ms,
             journal=Journal(state / "unbooked.jsonl"),
+            till=till,
         )
         prices = PriceList(tuple(facts.price(each) for each in settings.prices))
         await book.publish_prices(prices.prices)
@@ -256,14 +265,6 @@ async def opened(
             voided_count=len(recovered.voided),
             expired_count=len(recovered.expired),
         )
-        tempo, epochs = await stack.enter_async_context(
-            open_tempo(
-                settings,
-                clock_ms=lambda: clock.monotonic_ns() // 1_000_000,
-                name=keyring.pseudonymiser(),
-                log=log,
-            )
-        )
         directory = Directory(
             directory_config(settings),
             store,
@@ -273,6 +274,7 @@ async def opened(
         )
         await directory.load()
         tell_deleted(directory, log)
+        tell_unused(directory, till, log)
         await ensure_secrets(secrets_of, directory.tenants())
         rules = issuer_rules(
             settings, development, failed=lambda reason: log("jwks.failed", reason=reason)
@@ -341,7 +343,7 @@ async def opened(
         house.metrics.registry.register(WarmthGauges(house.warmth.counts))
         house.metrics.registry.register(BookGauges(lambda: book.journalled))
         house.metrics.registry.register(DeviceGauges(house.metrics.gauges))
-        for gauges in gauges_of(tempo):
+        for gauges in gauges_of(tempo, till):
             house.metrics.registry.register(gauges)
         stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
         if others_write(settings):

@@ -7,21 +7,33 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway.metrics_till import TillGauges
 from gateway.settings import Settings
 from policies.outage import Trouble
 from tenants.epochs import LOOK_S, Epochs
 from tenants.tempo import MemoryTempo, Tempo
 
 if TYPE_CHECKING:
+    from tenants.directory import Directory
     from tenants.tempo.shared import SharedTempo
+    from tenants.till.front import Front
 
 TEND_S: Final = 0.25
 PREFIX: Final = "lockgate_tempo"
+
+
+class Common(NamedTuple):
+    """`till`: None where budgets are decided by the book alone."""
+
+    tempo: Tempo
+    epochs: Epochs
+    till: Front | None
 
 
 @asynccontextmanager
@@ -31,37 +43,49 @@ async def open_tempo(
     clock_ms: Callable[[], int],
     name: Callable[[str], str],
     log: Callable[..., None],
-) -> AsyncIterator[tuple[Tempo, Epochs]]:
+) -> AsyncIterator[Common]:
     """`clock_ms` is monotonic; `name` is what users and keys are called in Redis.  A Redis that is not
     there refuses no start: limits are this process's part until it is."""
     state = settings.state
     if not state.redis_url:
-        yield MemoryTempo(clock_ms), Epochs(clock_ms)
+        yield Common(MemoryTempo(clock_ms), Epochs(clock_ms), None)
         return
     from tenants.tempo.bell import RedisBell
     from tenants.tempo.link import Link  # a tenth of a second, for those alone who have a Redis
     from tenants.tempo.redis import RedisTempo
     from tenants.tempo.shared import SharedTempo
+    from tenants.till.front import Front
+    from tenants.till.redis import RedisTills
 
-    def told(trouble: Trouble | None) -> None:
+    def told(of: str, trouble: Trouble | None) -> None:
         if trouble is None:
-            log("tempo.restored")
+            log(f"{of}.restored")
         else:
-            log("tempo.degraded", reason=trouble.value)
+            log(f"{of}.degraded", reason=trouble.value)
 
     link = Link(state.redis_url.text)
     tempo = SharedTempo(
-        RedisTempo(link, name), clock_ms=clock_ms, processes=state.gateways, told=told
+        RedisTempo(link, name),
+        clock_ms=clock_ms,
+        processes=state.gateways,
+        told=partial(told, "tempo"),
     )
+    till = None
+    if others_write(settings):
+        till = Front(RedisTills(link, name), clock_ms, partial(told, "till"))
     try:
         await tempo.begin()
         tending = asyncio.create_task(tend(tempo, log))
         try:
-            yield tempo, Epochs(clock_ms, RedisBell(link, lambda: secrets.token_hex(16)))
+            yield Common(
+                tempo, Epochs(clock_ms, RedisBell(link, lambda: secrets.token_hex(16))), till
+            )
         finally:
             tending.cancel()
             with suppress(asyncio.CancelledError):
                 await tending
+            if till is not None:
+                await till.aclose()
             await tempo.tend()  # what ended last is paid, where that can be done at once
     finally:
         await link.aclose()
@@ -95,10 +119,20 @@ async def tend(tempo: SharedTempo, log: Callable[..., None], *, every_s: float =
             log("housekeeping.failed", error=why)
 
 
-def gauges_of(tempo: Tempo) -> Iterator[TempoGauges]:
+def tell_unused(directory: Directory, till: Front | None, log: Callable[..., None]) -> None:
+    """At start: budgets that were set with a till, where there is nothing to keep one in."""
+    if till is None:
+        of = (directory.budgets(tenant).values() for tenant in directory.tenants())
+        if count := sum(budget.till for budgets in of for budget in budgets):
+            log("till.unused", reason="it needs redis_url and PostgreSQL", count=count)
+
+
+def gauges_of(tempo: Tempo, till: Front | None = None) -> Iterator[Collector]:
     """None of a tempo that is in memory: it cannot fail."""
     if not isinstance(tempo, MemoryTempo):
         yield TempoGauges(cast("SharedTempo", tempo))
+    if till is not None:
+        yield TillGauges(till)
 
 
 class TempoGauges(Collector):

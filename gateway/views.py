@@ -128,6 +128,7 @@ def balance_view(balance: Balance) -> dict[str, object]:
         "window": balance.window,
         "hard": balance.hard,
         "mode": balance.mode,
+        "till": balance.till,
         "limit_usd": in_usd(balance.limit_nano_usd),
         "topped_up_usd": in_usd(balance.topped_up_nano_usd),
         "spent_usd": in_usd(balance.spent_nano_usd),
@@ -278,7 +279,10 @@ async def budgets_view(
                 account = account_of(at.scope, at.tenant, issuer, at.name, budget)
                 assert account is not None
                 (balance,) = await house.book.balances((account,))
-                rows.append({**row, "issuer": issuer or None, **balance_view(balance)})
+                shown = balance_view(balance)
+                if configured and balance.till:
+                    shown["floated_usd"] = in_usd(balance.floated_nano_usd)
+                rows.append({**row, "issuer": issuer or None, **shown})
             if not where:
                 what = {"window": budget.window, "hard": budget.hard, "mode": mode_of(budget)}
                 limit = {"limit_usd": in_usd(budget.limit_nano_usd), "note": UNSPENT}
@@ -324,6 +328,14 @@ async def status_view(house: House, *, pid: int) -> dict[str, object]:
         "open_holds": await house.book.open_holds(),
         "leases": house.tempo.leases,
         "tempo": "degraded" if house.tempo.trouble is not None else "ready",
+        "till": _till_state(house),
         "tasks": len(asyncio.all_tasks()),
         "draining": house.draining(),
     }
+
+
+def _till_state(house: House) -> str:
+    till = house.book.till
+    if till is None:
+        return "none"
+    return "degraded" if till.trouble or house.tempo.trouble else "ready"

@@ -49,6 +49,7 @@ class BudgetAsk(msgspec.Struct, forbid_unknown_fields=True):
     hard: bool = True
     mode: BudgetMode | None = None
     notify_at: Annotated[list[Share], Meta(max_length=16)] | None = None
+    till: bool = False
     reason: Note | None = None
 
 
@@ -68,7 +69,13 @@ async def set_budget(call: Call) -> object:
         hard=mode is BudgetMode.HARD,
         shadow=mode is BudgetMode.SHADOW,
         notify_at=tuple(ask.notify_at or ()),
+        till=ask.till,
     )
+    if ask.till and call.house.book.till is None:
+        raise invalid(
+            "till: there is nothing here to keep one in: it needs state.redis_url, and PostgreSQL.",
+            param="till",
+        )
     await directory.set_budget(
         views.target(ask.tenant, ask.scope, ask.id, ask.issuer),
         budget,

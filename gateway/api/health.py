@@ -4,7 +4,8 @@
 while the audit log cannot be written, while the database does not answer, and while draining, so that a
 balancer looks elsewhere.  Ready
 with `"audit": "behind"`: a directory of the audit log lacks records that another has.  Ready with
-`"tempo": "degraded"`: Redis is given up, and limits are this process's part.
+`"tempo": "degraded"`: Redis is given up, and limits are this process's part.  With `"till": "degraded"`: budgets
+that have a till are decided by the database alone.
 """
 
 from __future__ import annotations
@@ -56,4 +57,7 @@ def behind(house: House) -> dict[str, str]:
         said["audit"] = "behind"
     if house.tempo.trouble is not None:
         said["tempo"] = "degraded"
+    till = house.book.till
+    if till is not None and (till.trouble or house.tempo.trouble) is not None:
+        said["till"] = "degraded"
     return said

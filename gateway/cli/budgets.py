@@ -58,6 +58,13 @@ def set_budget(
         list[float] | None,
         typer.Option(help="Tell when so much is spent, such as 0.8; may be given several times."),
     ] = None,
+    till: Annotated[
+        bool,
+        typer.Option(
+            "--till",
+            help="Set part of it aside in Redis, so that many gateways refuse without the database.",
+        ),
+    ] = False,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,
     token: Token = None,
@@ -82,6 +89,7 @@ def set_budget(
     }
     body |= {"hard": False, "mode": "shadow"} if shadow else {}
     body |= {"notify_at": sorted(notify_at)} if notify_at else {}
+    body |= {"till": True} if till else {}
     body |= {} if issuer is None else {"issuer": issuer}
     done = server.post("/v1/admin/budgets", body)
     if as_json:
@@ -89,7 +97,9 @@ def set_budget(
     else:
         kind = "Shadow budget" if shadow else "Soft budget" if soft else "Budget"
         whose = f"{scope} {name}" if issuer is None else f"{scope} {name} of {issuer}"
-        say(f"{kind} of {whose}: {amount} USD per {window.value} ({calendar}).")
+        say(
+            f"{kind} of {whose}: {amount} USD per {window.value} ({calendar}){', with a till' * till}."
+        )
 
 
 @budgets.command("show")

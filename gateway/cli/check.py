@@ -168,6 +168,7 @@ def _budget(budget: Budget | None) -> dict[str, Any] | None:
         "window": budget.window.value,
         "zone": str(budget.zone),
         "hard": budget.hard,
+        "till": budget.till,
     }
 
 

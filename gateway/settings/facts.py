@@ -30,6 +30,7 @@ def budget(of: Budget) -> facts.Budget:
         hard=of.kind is BudgetMode.HARD,
         shadow=of.kind is BudgetMode.SHADOW,
         notify_at=of.notify_at,
+        till=of.till,
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from urllib.parse import parse_qs, urlsplit
 
-from gateway.settings import rules_classes
+from gateway.settings import rules_classes, rules_till
 from gateway.settings.decode import Check
 from gateway.settings.faults import Fault
 from gateway.settings.shape import (
@@ -207,6 +207,7 @@ def _budget(budget: Budget, path: str) -> Iterator[Fault]:
         )
     if list(budget.notify_at) != sorted(set(budget.notify_at)):
         yield Fault(f"{path}.notify_at", "is not rising", "fractions in rising order", "Sort them.")
+    yield from rules_till.till(budget, path)
 
 
 def _tenant(tenant: Tenant, path: str) -> Iterator[Fault]:
@@ -358,6 +359,7 @@ CROSS: tuple[tuple[tuple[str, ...], Callable[[File], Iterator[Fault]]], ...] = (
     (("classes",), rules_classes.shares),
     (("models", "classes"), rules_classes.waits),
     (("plans", "tenants"), _tenants),
+    (("state", "plans", "tenants"), rules_till.shared),
 )
 
 

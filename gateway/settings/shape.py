@@ -210,7 +210,7 @@ class BudgetMode(StrEnum):
 
 
 class Budget(Part, frozen=True, kw_only=True):
-    """`hard = false` is another word for `mode = "soft"`."""
+    """`hard = false` is another word for `mode = "soft"`.  `till`: part of it is set aside in Redis."""
 
     usd: Usd
     window: Window = Window.CALENDAR_MONTH
@@ -218,6 +218,7 @@ class Budget(Part, frozen=True, kw_only=True):
     hard: bool | None = None
     mode: BudgetMode | None = None
     notify_at: Annotated[tuple[Share, ...], Meta(max_length=16)] = ()
+    till: bool = False
 
     @property
     def kind(self) -> BudgetMode:

@@ -65,6 +65,7 @@ from tenants.retention import Retention
 from tenants.secrets import SecretTable
 from tenants.store import Store
 from tenants.tempo import MemoryTempo, Tempo
+from tenants.till.front import Front
 
 MODEL = "echo"
 PRICE = Price("echo@0", MODEL, 0, 200_000_000, 50_000_000, 200_000_000, 600_000_000)
@@ -182,6 +183,7 @@ async def inhouse(
     classes: tuple[ServiceClass, ...] = CLASSES,
     caches: Mapping[str, CacheTerms] = CACHES,
     tempo: Tempo | None = None,
+    till: Front | None = None,
     database_url: str | None = None,
 ) -> AsyncIterator[Inhouse]:
     import time
@@ -209,6 +211,7 @@ async def inhouse(
             owner=owner,
             clock_ms=clock.wall_ms,
             journal=Journal(folder / "unbooked.jsonl"),
+            till=till,
         )
         await book.publish_prices(prices)
         await book.recover()

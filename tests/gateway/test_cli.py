@@ -135,6 +135,14 @@ def test_a_key_expires_when_told(admin: Fake, monkeypatch: pytest.MonkeyPatch) -
             },
         ),
         (
+            "budget set --tenant acme --usd 5 --reason r --till",
+            "POST /v1/admin/budgets",
+            {
+                "tenant": "acme", "scope": "tenant", "id": "acme", "usd": "5.00", "hard": True,
+                "window": "calendar_month", "zone": "UTC", "reason": "r", "till": True,
+            },
+        ),
+        (
             "budget set --tenant acme --user al --issuer i --usd 5 --reason r",
             "POST /v1/admin/budgets",
             {

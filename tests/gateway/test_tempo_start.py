@@ -60,7 +60,7 @@ def metrics(tempo: Tempo) -> str:
 
 def test_without_a_url_it_is_in_memory_and_has_no_metrics(tmp_path: Path) -> None:
     async def test() -> None:
-        async with opening(development(state_dir=tmp_path), []) as (tempo, _):  # type: ignore[attr-defined]
+        async with opening(development(state_dir=tmp_path), []) as (tempo, *_):  # type: ignore[attr-defined]
             assert isinstance(tempo, MemoryTempo)
             assert metrics(tempo) == ""
 
@@ -73,7 +73,7 @@ def test_a_redis_that_is_not_there_refuses_no_start_and_is_told_once(tmp_path: P
     async def test() -> None:
         settings = with_redis(tmp_path, f"unix://lg:hunter2@{tmp_path}/nothing", gateways=2)
         async with (
-            opening(settings, logged) as (tempo, _),  # type: ignore[attr-defined]
+            opening(settings, logged) as (tempo, *_),  # type: ignore[attr-defined]
             inhouse(tmp_path / "house", tempo=tempo) as home,
         ):
             for number in range(3):
@@ -102,7 +102,7 @@ def test_the_line_goes_by_redis_and_an_outage_ends_by_itself(tmp_path: Path) -> 
 
     async def test(server: Valkey) -> None:
         async with (
-            opening(with_redis(tmp_path, server.url), logged) as (tempo, _),  # type: ignore[attr-defined]
+            opening(with_redis(tmp_path, server.url), logged) as (tempo, *_),  # type: ignore[attr-defined]
             inhouse(tmp_path / "house", tempo=tempo) as home,
         ):
             while tempo.trouble is not None:  # a busy machine may have been late

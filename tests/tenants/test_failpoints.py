@@ -232,7 +232,7 @@ class WithTill(World):
 
     budgets: tuple[BudgetAccount, ...] = (
         replace(BUDGETS[0], budget=replace(BUDGETS[0].budget, till=True)),
-        BUDGETS[1],
+        *BUDGETS[1:],
     )
     tills: MemoryTills = field(default_factory=lambda: MemoryTills(lambda: NOON_MS))
     drawn: int = 0
@@ -260,14 +260,13 @@ class WithTill(World):
         """And all that is left may be held by one, whatever was set aside by whom."""
         super().recover()
         backend = self.backend()
-        opened = backend.commit(
-            lambda conn: [windows.peek(conn, each, NOON_MS // 1000) for each in self.budgets]
-        )
-        left = min(LIMIT - each.account.spent_nano_usd for each in opened)
-        last = ask("last", *self.budgets, prompt=0, out=left // 600)
-        (answer,) = backend.commit(
-            partial(ledger.turn, asks=[last], owner="p2", now_ms=NOON_MS + 300_000)
-        )
+        account = backend.commit(
+            lambda conn: windows.peek(conn, BUDGETS[0], NOON_MS // 1000)
+        ).account
+        spent = account.spent_nano_usd
+        last = ask("last", *self.budgets, prompt=0, out=(LIMIT - spent) // 600, tags=TAGS)
+        tell = partial(ledger.turn, asks=[last], owner="p2", now_ms=NOON_MS + 300_000)
+        (answer,) = backend.commit(tell)
         backend.close()
         assert isinstance(answer, Allow)
 
