@@ -92,7 +92,7 @@ async def _rows(store: Store, of: Export, terms: Terms) -> AsyncIterator[list[Ro
             read = partial(_page, of=span, after=after, since_ms=of.period.start_ms)
             lines, after = await store.read(read)
             if lines:
-                yield [row_of(line, terms) | _split(line, allocation) for line in lines]
+                yield [_row(line, terms, allocation) for line in lines]
             if after is None:
                 break
         if nobodys:
@@ -113,9 +113,10 @@ def _month(of: Export) -> Slice:
     )
 
 
-def _split(line: Line, allocation: devices.Allocation) -> Row:
+def _row(line: Line, terms: Terms, allocation: devices.Allocation) -> Row:
+    row = row_of(line, terms)
     to = (line.tenant, line.project, line.issuer, line.user, line.key_id)
-    return allocation.columns(line.model, line.device_ns, to)
+    return row | allocation.columns(line.model, line.device_ns, to, row["Tags"])
 
 
 def _next_span(conn: Connection, *, of: Slice, export: Export) -> Slice | None:

@@ -24,7 +24,7 @@ from tenants import schema
 from tenants.devices import MINUTE_MS
 from tenants.focus.files import plain
 from tenants.focus.lines import Line
-from tenants.focus.rows import EXACT, Row, Terms, row_of, scaled
+from tenants.focus.rows import EXACT, Row, Terms, Value, row_of, scaled
 from tenants.postings import USAGE
 from tenants.reports.facts import Slice
 from tenants.schema.devices import OVERHEAD
@@ -131,8 +131,10 @@ class Allocation:
         self._rules = rules
         self._so_far: Counter[str] = Counter()
 
-    def columns(self, model: str | None, device_ns: int, to: Sequence[str | None]) -> Row:
-        """Of the next row.  `to`: who it is of."""
+    def columns(
+        self, model: str | None, device_ns: int, to: Sequence[str | None], tags: Value = None
+    ) -> Row:
+        """Of the next row.  `to`, `tags`: who it is of."""
         total = self._totals.get(model or "", 0)
         if model is None or model not in self._rules or not device_ns or total <= 0:
             return dict.fromkeys(ALLOCATED)
@@ -148,7 +150,7 @@ class Allocation:
             "AllocatedMethodId": self._rules[model],
             "AllocatedMethodDetails": details,
             "AllocatedResourceId": json.dumps(list(to), ensure_ascii=False),
-            "AllocatedTags": None,
+            "AllocatedTags": tags,
         }
 
 

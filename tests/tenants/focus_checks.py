@@ -146,6 +146,7 @@ def splits(rows: list[dict[str, str]]) -> dict[tuple[str, str], Fraction]:
         assert len(set(known)) == 1, row
         if not known[0]:
             continue
+        assert row["AllocatedTags"] == row.get("Tags", "")
         (element,) = json.loads(row["AllocatedMethodDetails"], parse_float=Fraction)["Elements"]
         assert element["UsageUnit"] == "Nanoseconds"
         assert element["UsageQuantity"] == int(row["x_GpuNanoseconds"]) != 0

@@ -18,7 +18,7 @@ from tenants.devices import DeviceReport
 from tenants.finance import Finance
 from tenants.focus.devices import Allocation
 from tenants.reports.facts import Slice
-from tests.tenants.finance_kit import PEOPLE, house, priced
+from tests.tenants.finance_kit import PEOPLE, TAGS, house, priced
 from tests.tenants.focus_checks import faults, read, splits
 from tests.tenants.house import PRICE, Clock, ask, folder, on_both, record, run
 from tests.tenants.test_focus import export, sent
@@ -47,7 +47,7 @@ async def lived(book: Any, finance: Finance, clock: Clock) -> None:
             at = replace(
                 record(of, dims, device_ns=ns), device_start=dims.model, received_at_ms=clock.ms
             )
-            await book.hold(ask(of, dims=dims, price=priced(PRICE, dims.model)))
+            await book.hold(ask(of, dims=dims, price=priced(PRICE, dims.model), tags=TAGS[number]))
             await book.settle(of, Meters(number, 1, 0, 2), at)
             spent[dims.model] += ns
         reports = tuple(
@@ -93,6 +93,7 @@ def test_an_operators_export_has_all_of_it_and_its_parts_come_to_one(
             sums = splits(found)
             assert set(sums) == {(span, model) for span in spans for model in ("m", "m2")}
             assert set(sums.values()) == {1}
+            assert len({row["AllocatedTags"] for row in found}) > 2
             old = read((await sent(finance, export(grain=grain)))[0])
             assert list(faults(old, "1.2", "2026-11")) == []
             assert len(old) == len(found)
