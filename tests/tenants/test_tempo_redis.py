@@ -7,6 +7,7 @@ import asyncio
 import random
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -14,12 +15,16 @@ from policies.admission import SEAT_RETRY_MS
 from policies.facts import Limits
 from policies.outage import Trouble
 from policies.rate import PARTS, PER_MINUTE_MAX, Window
+from policies.till import Seen
 from policies.verdict import Allow, Deny, Reason
+from tenants.places import Place
 from tenants.tempo import Headroom, MemoryTempo, ScopeLimits, TempoAsk
 from tenants.tempo.contract import costs
 from tenants.tempo.link import Failed, Link
 from tenants.tempo.redis import RedisTempo
 from tenants.tempo.scripts import NAMES, Scripts, shipped
+from tenants.till import DrawAsk, Told
+from tenants.till.redis import RedisTills
 from tests.servers_valkey import Valkey, valkey
 from tests.tenants.house import Clock, run
 from tests.tenants.redis_kit import (
@@ -272,6 +277,19 @@ def test_every_key_of_a_tenant_is_in_its_slot_and_every_user_has_a_pseudonym(
     told(valkey_server, test)
 
 
+async def tills_do(link: Link, name: str = "t") -> None:
+    """Every script of theirs, and each of its branches that writes."""
+    tills, place = RedisTills(link, plain), Place("tenant", "acme")
+    of = DrawAsk(name, "acme", (place, Place("user", "u")), 5, 5)
+    before = await tills.draw(replace(of, request_id=f"{name}0"))
+    assert isinstance(before, tuple)
+    epoch = before[0].epoch + 1
+    await tills.fill("acme", (Told(place, epoch, 0, 0, 9), Told(Place("user", "u"), epoch, 0, 0)))
+    await tills.fill("acme", (Told(place, epoch, 0, 9),))
+    assert await tills.draw(of) == (Seen(epoch, 9, 5), Seen(epoch, 0, 0))
+    await tills.give_back(of)
+
+
 def test_a_cluster_takes_every_script() -> None:
     """One node that has all slots refuses what reaches across two, and keys that were not named."""
     with valkey(cluster_enabled="yes") as server:
@@ -289,6 +307,7 @@ def test_a_cluster_takes_every_script() -> None:
                     await tempo.headroom("acme", BOTH)
                     assert await tempo.leave(ask(name), ())
                 await tempo.attempt()
+                await tills_do(link, f"{by_function}")
             await link.aclose()
 
         while b"cluster_state:ok" not in server.say("CLUSTER", "INFO"):
@@ -354,6 +373,7 @@ def test_a_user_without_a_right_to_run_what_is_sent_uses_functions(valkey_server
         await tempo.headroom("acme", BOTH)
         assert await tempo.leave(ask("a"), ())
         await tempo.attempt()
+        await tills_do(link)
         await link.aclose()
         wrong = Link(valkey_server.url.replace("unix://", "unix://lg:no@"), deadlines=PATIENT)
         with pytest.raises(Failed) as caught:
