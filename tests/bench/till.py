@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from policies.facts import Budget
 from policies.verdict import Allow
 from tenants.book import Book
 from tenants.journal import Journal
-from tenants.scopes import BudgetAccount
+from tenants.scopes import BudgetAccount, Dimensions
 from tenants.store import Store
 from tenants.tempo.link import Link
 from tenants.till.front import Front
@@ -27,7 +28,7 @@ from tenants.till.redis import RedisTills
 from tests.bench.server import REPOSITORY
 from tests.servers_postgres import database
 from tests.servers_valkey import valkey
-from tests.tenants.house import ask
+from tests.tenants.house import DIMS, ask
 
 MODES = ("strict", "till")
 ROOMY, SPENT = 8 * 10**15, 1
@@ -42,13 +43,16 @@ async def measured(url: str, redis: str, mode: str, name: str, count: int, at_on
         book = Book(store, owner=name, clock_ms=lambda: 0, journal=journal, till=till)
         found = {}
         for kind, limit in (("admitted", ROOMY), ("refused", SPENT)):
-            budget = BudgetAccount("tenant", "acme", Budget(limit, till=mode == "till"))
+            budget = BudgetAccount("tenant", kind, Budget(limit, till=mode == "till"))
+            dims = replace(DIMS, tenant=kind)  # the other process may be at the other
             numbers = iter(range(count))
 
-            async def caller(budget: BudgetAccount = budget, kind: str = kind) -> int:
+            async def caller(
+                budget: BudgetAccount = budget, dims: Dimensions = dims, kind: str = kind
+            ) -> int:
                 done = 0
                 for at in numbers:  # noqa: B023 — one count for all callers of a phase
-                    verdict = await book.hold(ask(f"{name}-{kind}-{at}", budget))
+                    verdict = await book.hold(ask(f"{name}-{kind}-{at}", budget, dims=dims))
                     done += isinstance(verdict, Allow) is (kind == "admitted")
                 return done
 
