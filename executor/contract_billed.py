@@ -34,6 +34,36 @@ class Cause(StrEnum):
     CRASHED = "crashed"  # a fault of ours; retryable
 
 
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+    """The last word on a request.  Tokens, then nanoseconds.
+
+    `prefilled` counts prompt tokens whose prefill ran, each once however often it was recomputed, and
+    not those that a sibling computed: the most that any of several siblings has is their prompt's;
+    `cached` counts those that were taken from what was kept instead, as far as it may be told, and `pinned` how
+    many of these were registered (of siblings: that one's which prefilled most);
+    `generated` all tokens sampled, delivered or not.  The three spans add up to the life of the
+    request in the executor; a span that was never entered is 0.  `device_ns` is this request's part
+    of the measured step times; `recomputed_ns` the part spent on work lost to preemption and on
+    guesses that did not hold, which is charged to nobody."""
+
+    request: int
+    cause: Cause
+    prefilled: int = 0
+    generated: int = 0
+    queued_ns: int = 0
+    prefill_ns: int = 0
+    decode_ns: int = 0
+    device_ns: int = 0
+    recomputed_ns: int = 0
+    preemptions: int = 0
+    detail: str = ""
+    promised: bool = True  # False: its prompt alone takes longer than its class is promised
+    retry_ms: int | None = None  # of BACKLOG and OVERLOADED: when it would be taken
+    displaced: bool = False  # of BACKLOG: it waited, and made room for another tenant's
+    cached: int = 0
+    pinned: int = 0
+
+
 class Billed(msgspec.Struct, frozen=True, array_like=True):
     """What a sequence is billed under, opaque to the executor, and which of its request's prompts it has."""
 
@@ -42,14 +72,12 @@ class Billed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
-    """What an executor whose gateway is lost leaves of a sequence: what `Ended` would say, by what it is
-    billed under (`Billed`).  `cause` is ABORTED where it ran still."""
+    """What an executor whose gateway is lost leaves of a sequence, by what it is billed under (`Billed`): its
+    last word, with the cause ABORTED where it ran still.  `start`: of the executor's life, as `DeviceTime` has it."""
 
     id: str
     prompt: int
     prompt_tokens: int
-    prefilled: int
-    cached: int
-    generated: int
-    cause: Cause
+    ended: Ended
     warm: bool = False
+    start: str = ""

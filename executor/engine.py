@@ -367,7 +367,8 @@ class Engine:
 
     def last_words(self) -> list[Word]:
         """For the next gateway, where this one is lost."""
-        return self._last_words.said(self._seqs.values())
+        device = self.gauges.device
+        return self._last_words.said(self._seqs.values(), "" if device is None else device.start)
 
     def _lanes(self) -> list[Lane]:
         scheduler = self._scheduler

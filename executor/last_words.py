@@ -35,10 +35,11 @@ class LastWords:
         if (word := _word(seq, how)) is not None:
             self._ended.append(word)
 
-    def said(self, living: Iterable[Sequence]) -> list[Word]:
+    def said(self, living: Iterable[Sequence], start: str) -> list[Word]:
         """All of them, as if those that live were aborted now."""
         running = (_word(seq, seq.ended(Cause.ABORTED)) for seq in living)
-        return [*self._ended, *(word for word in running if word is not None)]
+        words = (*self._ended, *(word for word in running if word is not None))
+        return [msgspec.structs.replace(word, start=start) for word in words]
 
 
 def _word(seq: Sequence, how: Ended) -> Word | None:
@@ -49,10 +50,7 @@ def _word(seq: Sequence, how: Ended) -> Word | None:
         id=billed.id,
         prompt=billed.prompt,
         prompt_tokens=seq.prompt_tokens,
-        prefilled=how.prefilled,
-        cached=how.cached,
-        generated=how.generated,
-        cause=how.cause,
+        ended=how,
         warm=seq.job.warm,
     )
 

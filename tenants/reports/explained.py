@@ -28,6 +28,7 @@ class Explanation:
     estimated: bool
     refunded_nano_usd: int = 0
     tags: tuple[Tag, ...] = ()
+    held_at_ms: int = 0
 
     @property
     def purged(self) -> bool:
@@ -52,4 +53,5 @@ def explain(conn: Connection, request_id: str) -> Explanation | None:
         row["estimated"],
         row["refunded"],
         tags.read(row["tags"]),
+        row["at_ms"],
     )

@@ -9,7 +9,6 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +20,7 @@ from executor.contract import (
     Billed,
     Cause,
     Emitted,
+    Ended,
     ExecutorLost,
     Message,
     Ready,
@@ -40,9 +40,9 @@ def read(path: Path) -> list[Word]:
     return [msgspec.json.decode(line, type=Word) for line in path.read_bytes().splitlines()]
 
 
-def word(id_: str = "r1", **more: int) -> Word:
-    counts: dict[str, Any] = {"prompt": 0, "prompt_tokens": 9, "prefilled": 9, "cached": 0}
-    return Word(id=id_, cause=Cause.ABORTED, **{"generated": 3} | counts | more)
+def word(id_: str = "r1", generated: int = 3) -> Word:
+    ended = Ended(request=1, cause=Cause.ABORTED, prefilled=9, generated=generated, detail="so")
+    return Word(id=id_, prompt=0, prompt_tokens=9, ended=ended, start="s")
 
 
 def test_words_are_written_whole_and_for_their_owner_alone(tmp_path: Path) -> None:
@@ -69,10 +69,11 @@ def test_of_those_that_ended_the_last_are_kept() -> None:
     unbilled = Sequence((1, next(numbers)), job(), 0, 0)
     words.ended(unbilled, unbilled.ended(Cause.LENGTH))
     living = Sequence((1, next(numbers)), billed("alive", 4), 0, 0)
-    said = words.said([living, unbilled])
+    said = words.said([living, unbilled], "s")
     assert len(said) == KEPT + 1
     assert (said[0].id, said[-2].id, said[-1].id) == ("r3", f"r{KEPT + 2}", "alive")
-    assert (said[-2].cause, said[-1].cause) == (Cause.LENGTH, Cause.ABORTED)
+    assert {each.start for each in said} == {"s"}
+    assert (said[-2].ended.cause, said[-1].ended.cause) == (Cause.LENGTH, Cause.ABORTED)
 
 
 async def _lost(folder: Path, *, orderly: bool) -> dict[str, int]:
@@ -120,10 +121,12 @@ def test_a_killed_gateway_is_left_what_ran_for_it() -> None:
         (path,) = folder.glob(f"*{WORDS_SUFFIX}")
         words = {each.id: each for each in read(path)}
         assert words.keys() == {"done", "long"}
-        assert (words["done"].generated, words["done"].cause) == (5, Cause.LENGTH)
-        assert heard["long"] <= words["long"].generated < 3000
-        assert words["long"].cause is Cause.ABORTED
-        assert words["long"].prefilled == words["long"].prompt_tokens == len(job().prompt)
+        assert (words["done"].ended.generated, words["done"].ended.cause) == (5, Cause.LENGTH)
+        assert heard["long"] <= words["long"].ended.generated < 3000
+        assert words["long"].ended.cause is Cause.ABORTED
+        assert words["long"].ended.device_ns > 0
+        assert len({each.start for each in words.values()} - {""}) == 1
+        assert words["long"].ended.prefilled == words["long"].prompt_tokens == len(job().prompt)
 
 
 @pytest.mark.slow

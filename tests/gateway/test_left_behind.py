@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from executor import last_words
-from executor.contract import WORDS_SUFFIX, Cause, Word
+from executor.contract import WORDS_SUFFIX, Cause, Ended, Word
 from gateway.left_behind import book_left
 from policies.facts import Meters
 from tenants import leases
@@ -21,16 +21,10 @@ RESERVED = 50_000
 INPUT, OUTPUT = 200, 600  # nano-USD a token, by that price
 
 
-def word(id_: str, **more: Any) -> Word:
-    whole: dict[str, Any] = {
-        "prompt": 0,
-        "prompt_tokens": PROMPT,
-        "prefilled": PROMPT,
-        "cached": 0,
-        "generated": 20,
-        "cause": Cause.ABORTED,
-    }
-    return Word(id=id_, **whole | more)
+def word(id_: str, *, prompt: int = 0, prompt_tokens: int = PROMPT, **more: Any) -> Word:
+    known: dict[str, Any] = {"prefilled": PROMPT, "generated": 20, "device_ns": 5_000}
+    ended = Ended(request=1, **{"cause": Cause.ABORTED} | known | more)
+    return Word(id=id_, prompt=prompt, prompt_tokens=prompt_tokens, ended=ended, start="s1")
 
 
 def told(tmp_path: Path, test: Callable[[Inhouse, Path], Awaitable[None]]) -> None:
@@ -66,7 +60,7 @@ def test_it_is_billed_as_used(tmp_path: Path) -> None:
         await home.house.book.hold(ask("open"))
         words = [
             word("ran"),
-            word("waited", prefilled=0, generated=0),
+            word("waited", prefilled=0, generated=0, device_ns=0),
             word("ours", cause=Cause.CRASHED),
             word("open"),
             word("nobody knows"),
@@ -81,6 +75,14 @@ def test_it_is_billed_as_used(tmp_path: Path) -> None:
         assert [*folder.iterdir()] == []
         (said,) = [each for each in home.logged if each["event"] == "book.last_words"]
         assert (said["count"], said["unknown_count"]) == (5, 1)
+        for id_, device_ns, faulted_ns in (("ran", 5_000, 0), ("waited", 0, 0), ("ours", 0, 5_000)):
+            found = await home.house.book.explain(id_)
+            assert found is not None
+            record = found.record
+            assert record is not None
+            assert (record.outcome, record.reason) == ("interrupted", "gateway_lost")
+            assert (record.device_ns, record.faulted_ns) == (device_ns, faulted_ns)
+            assert record.device_start == "s1"
 
     assert PRICE.input * PROMPT + PRICE.output * OUT == RESERVED * 1_000_000
     told(tmp_path, test)
