@@ -74,8 +74,9 @@ HOLD_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """One budget now.  `till`: it has one; what is floated is set aside there, and remains.  The limit is with what it was topped up by in this window.  `resets_at_s`: when its window ends; None for `total`; for a rolling window
-    the next full hour, when its oldest hour falls out."""
+    """One budget now.  The limit is with what it was topped up by in this window.  `resets_at_s`: when its
+    window ends; None for `total`; for a rolling window the next full hour, when its oldest hour falls out.
+    `till`: it has one; what is floated is set aside there, and remains."""
 
     scope: str
     id: str

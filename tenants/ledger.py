@@ -90,8 +90,8 @@ def turn(
     now_ms: int,
     published: Mapping[str, Price] | None = None,
 ) -> list[Any]:
-    """The answer to each, in order: Allow[Hold] or Deny (Worded where tills were asked), Settled, or a bool (voided; lapsed, with the
-    state that it left as a string).  A BookFault among the answers is that one's alone.
+    """The answer to each, in order: Allow[Hold] or Deny (Worded where tills were asked), Settled, or a bool
+    (voided; lapsed, with the state that it left as a string).  A BookFault among them is that one's alone.
     `published`: prices that are known to be kept."""
     page = _Page(conn, asks, owner, now_ms, published or {})
     answers = [page.answer(ask) for ask in asks]
