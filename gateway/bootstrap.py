@@ -341,7 +341,9 @@ async def opened(
         )
         house.metrics.registry.register(AuditGauges(audit.sinks))
         house.metrics.registry.register(WarmthGauges(house.warmth.counts))
-        house.metrics.registry.register(BookGauges(lambda: book.journalled))
+        house.metrics.registry.register(
+            BookGauges(lambda: book.journalled, lambda: book.clock_skew_ms)
+        )
         house.metrics.registry.register(DeviceGauges(house.metrics.gauges))
         for gauges in gauges_of(tempo, till):
             house.metrics.registry.register(gauges)

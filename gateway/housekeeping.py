@@ -17,6 +17,8 @@ from security.audit import RegisteredEvent
 RENEW_S = 15.0
 TIDY_S = 60.0
 SWEEP_S = 5.0
+SKEW_MS = 2_000
+"""Further apart than this, and an operator should look at the clocks (MONEY.md §1)."""
 
 
 async def keep_house(house: House, run: Path, *, every_s: float = SWEEP_S) -> None:
@@ -24,7 +26,7 @@ async def keep_house(house: House, run: Path, *, every_s: float = SWEEP_S) -> No
     without this task every lease would lapse under running requests."""
     since_renewal_s = 0.0
     since_tidied_s = 0.0
-    away = False
+    away = skewed = False
     while True:
         await asyncio.sleep(every_s)
         since_tidied_s += every_s
@@ -40,6 +42,10 @@ async def keep_house(house: House, run: Path, *, every_s: float = SWEEP_S) -> No
         if house.book.away is not away:  # once, however often it is asked
             away = house.book.away
             house.log("book.away" if away else "book.back")
+        skew_ms = house.book.clock_skew_ms
+        if (abs(skew_ms) > SKEW_MS) is not skewed:
+            skewed = not skewed
+            house.log("clock.skewed" if skewed else "clock.agrees", ahead_ms=skew_ms)
 
 
 async def _done(step: Coroutine[Any, Any, None], house: House) -> bool:

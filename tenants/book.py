@@ -12,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from policies import price as pricing
-from policies.facts import Budget, Meters, Price
+from policies.facts import Meters, Price
 from policies.verdict import Allow, Deny
 from tenants import accounts, adjustments, leases, ledger, outbox, prices, reports, usage, windows
 from tenants.adjustments import AdjustAsk, Adjusted, Adjustment
@@ -36,6 +35,7 @@ from tenants.asks import (
     VoidAsk,
     Worded,
 )
+from tenants.balances import Balance, balance_of, mode_of
 from tenants.idempotency_rows import lost_claims
 from tenants.journal import End, Journal, JournalFull
 from tenants.outbox import Told
@@ -72,27 +72,6 @@ HOLD_S = 10
 """Nobody waits longer to hear whether a hold was made."""
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """One budget now.  The limit is with what it was topped up by in this window.  `resets_at_s`: when its
-    window ends; None for `total`; for a rolling window the next full hour, when its oldest hour falls out.
-    `till`: it has one; what is floated is set aside there, and remains."""
-
-    scope: str
-    id: str
-    window: str
-    hard: bool
-    mode: str
-    till: bool
-    limit_nano_usd: int
-    topped_up_nano_usd: int
-    spent_nano_usd: int
-    held_nano_usd: int
-    floated_nano_usd: int
-    remaining_nano_usd: int
-    resets_at_s: int | None
-
-
 class Book:
     """`owner` names this process, anew at each start; `clock_ms` is wall time, which decides where the
     database has no clock of its own.  `till`: from which budgets that have one are drawn."""
@@ -110,7 +89,9 @@ class Book:
         self._journal = journal
         self._till = till
         self._owner = owner
+        self._wall_ms = clock_ms
         self._now_ms = store.clock_ms(clock_ms)
+        self._skew_ms = 0
         self._published: Mapping[str, Price] = {}
         self._doubtful: set[str] = set()
         self._away = False
@@ -279,9 +260,18 @@ class Book:
         for request_id in tuple(self._doubtful):
             await self._heard(self._store.ask(self._turn, VoidAsk(request_id)))
             self._doubtful.discard(request_id)
-        return await self._heard(
-            self._store.write(lambda conn: leases.sweep(conn, now_ms=self._now_ms(conn)))
-        )
+
+        def op(conn: Connection) -> Swept:
+            now_ms = self._now_ms(conn)
+            self._skew_ms = self._wall_ms() - now_ms
+            return leases.sweep(conn, now_ms=now_ms)
+
+        return await self._heard(self._store.write(op))
+
+    @property
+    def clock_skew_ms(self) -> int:
+        """By how much our clock is ahead of the database's, which decides; as of the last sweep."""
+        return self._skew_ms
 
     async def recover(self) -> Swept:
         """Once at start, before serving: resolve the holds of processes that are no more.  Where others
@@ -343,7 +333,7 @@ class Book:
         def op(conn: Connection) -> tuple[Balance, ...]:
             now_s = self._now_ms(conn) // 1000
             opened = (windows.peek(conn, account, now_s) for account in wanted)
-            return tuple(_balance(each, tills=self._till is not None) for each in opened)
+            return tuple(balance_of(each, tills=self._till is not None) for each in opened)
 
         return await self._store.read(op)
 
@@ -374,26 +364,3 @@ class Book:
 
     async def explain(self, request_id: str) -> Explanation | None:
         return await self._store.read(lambda conn: reports.explain(conn, request_id))
-
-
-def mode_of(budget: Budget) -> str:
-    return "hard" if budget.hard else "shadow" if budget.shadow else "soft"
-
-
-def _balance(opened: windows.Opened, *, tills: bool) -> Balance:
-    account, budget = opened.account, opened.budget
-    return Balance(
-        scope=budget.scope,
-        id=budget.id,
-        window=budget.budget.window,
-        hard=account.hard,
-        mode=mode_of(budget.budget),
-        till=tills and budget.budget.till,
-        limit_nano_usd=account.limit_nano_usd,
-        topped_up_nano_usd=opened.topped_up_nano_usd,
-        spent_nano_usd=account.spent_nano_usd,
-        held_nano_usd=account.held_nano_usd,
-        floated_nano_usd=account.floated_nano_usd,
-        remaining_nano_usd=replace(account, floated_nano_usd=0).room_nano_usd,
-        resets_at_s=opened.span.end_s,
-    )

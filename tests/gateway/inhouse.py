@@ -35,6 +35,7 @@ from gateway.house import Clock, Deployment, House, Prices, Timings
 from gateway.idempotency import Digests
 from gateway.live import Live
 from gateway.metrics import Metrics
+from gateway.metrics_book import BookGauges
 from gateway.metrics_device import DeviceGauges
 from gateway.promises import Promises
 from gateway.recording import ensure_secrets
@@ -281,6 +282,10 @@ async def inhouse(
             draining=lambda: switch["draining"],
         )
         house.metrics.registry.register(DeviceGauges(house.metrics.gauges))
+        book = house.book
+        house.metrics.registry.register(
+            BookGauges(lambda: book.journalled, lambda: book.clock_skew_ms)
+        )
         stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
         await enforce(house, caches)
         seeds, ids = count(1), count(1)

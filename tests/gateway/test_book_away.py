@@ -66,3 +66,37 @@ def test_it_is_told_and_it_comes_back(tmp_path: Path) -> None:
             await home.at_rest()
 
     asyncio.run(run())
+
+
+def test_clocks_that_are_apart_are_told_of_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with inhouse(tmp_path) as home:
+            book, said = home.house.book, home.logged
+            ours = book._wall_ms
+
+            async def until(event: str) -> None:
+                async with asyncio.timeout(10):
+                    while event not in [each["event"] for each in said]:
+                        await asyncio.sleep(0.01)
+
+            keeping = asyncio.create_task(keep_house(home.house, home.run, every_s=0.01))
+            book._wall_ms = lambda: ours() - 5_000
+            await until("clock.skewed")
+            metrics = await home.operator().get("/metrics")
+            (line,) = [
+                each
+                for each in metrics.body.decode().splitlines()
+                if each.startswith("lockgate_clock_skew_seconds ")
+            ]
+            assert -5.5 < float(line.split()[1]) < -4.5
+            await asyncio.sleep(0.05)
+            book._wall_ms = ours
+            await until("clock.agrees")
+            keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await keeping
+            (told,) = [each for each in said if each["event"] == "clock.skewed"]
+            assert isinstance(told["ahead_ms"], int)
+            assert -5_500 < told["ahead_ms"] < -4_500
+
+    asyncio.run(run())
