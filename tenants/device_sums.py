@@ -16,6 +16,7 @@ from sqlalchemy import BigInteger, Connection, func, literal_column, select
 
 from policies.periods import month_at
 from tenants import schema
+from tenants.devices import SLACK_MS
 from tenants.reports.facts import SPANS, Slice
 from tenants.schema.devices import ACCOUNTS, OVERHEAD
 
@@ -85,7 +86,7 @@ def total(conn: Connection, of: Slice) -> DeviceRow:
     return rows[0] if rows else _row({}, [0] * (len(ACCOUNTS) + 1))
 
 
-def check(conn: Connection, of: Slice) -> Devices:
+def check(conn: Connection, of: Slice, *, now_ms: int) -> Devices:
     """Every start that a minute of `of` is of, and all that is known of it."""
     sums = total(conn, of)
     mine = select(_M.c.start).where(*_within(of)).distinct()
@@ -119,6 +120,13 @@ def check(conn: Connection, of: Slice) -> Devices:
         if row["ended_at_ms"] is None:
             running += 1
             in_flight_ns += missing_ns
+            untold_ms = max(0, now_ms - row["told_at_ms"]) + SLACK_MS
+            if missing_ns < -untold_ms * 1_000_000 * row["devices"]:
+                difference_ns -= missing_ns
+                named.append(
+                    f"{start}, {row['model']}: its requests' records have {-missing_ns} ns more than it told, which "
+                    "it has not lived since"
+                )
         elif missing_ns or row["faults_ns"] != faulted_ns:
             difference_ns += abs(missing_ns) + abs(row["faults_ns"] - faulted_ns)
             named.append(

@@ -4,8 +4,9 @@ Theory of operation.  An executor tells cumulative counters, so it does not matt
 which report they arrive: a start's row keeps the last that was told and what was posted of it, and the
 difference is posted to the minute in which it was heard.  Minutes that are over never change.  When a start
 is over, what it attributed and no request's record has is `lost`; where records have more than was told (the
-last report died with its gateway), it must have lived that much longer.  Both are found anew when a record
-comes later, and the difference is posted then.  So for each start that is over
+last report died with its gateway), it must have lived that much longer, as far as it can have.  Both are found
+anew when a record comes later, and only then: a record that has changed is for `device_sums` to find.  So for
+each start that is over
 
     Σ device_ns of its requests + Σ overhead + idle = wall × devices        (MONEY.md §1, invariant 8)
 
@@ -33,6 +34,8 @@ SILENT_MS: Final = 120_000
 """Nothing was heard of a start for so long: it is over, until something is."""
 SETTLING_MS: Final = 600_000
 """Records of a start that is over still come for about so long; after that they come out of a journal."""
+SLACK_MS: Final = 60_000
+"""Reports are told every few seconds; a busy machine may take longer."""
 AGAIN_MS: Final = 7 * 86_400_000
 AGAIN_MOST: Final = 1_000
 UNTOLD: Final = "untold"
@@ -61,10 +64,15 @@ class DeviceReport:
 
 
 def account_of(
-    told: DeviceReport, *, faulted_ns: int, recorded_ns: int | None = None
+    told: DeviceReport,
+    *,
+    faulted_ns: int,
+    recorded_ns: int | None = None,
+    longer_most_ns: int | None = None,
 ) -> dict[str, int]:
     """By column.  `faulted_ns`: of requests that were priced zero by our fault; `recorded_ns`: of all others,
-    of a start that is over; None: it goes on, and what nobody recorded yet is on its way."""
+    of a start that is over; None: it goes on, and what nobody recorded yet is on its way.
+    `longer_most_ns`: that it can have lived beyond what it told; None: nobody knows."""
     kinds = {f"{kind}_ns": int(getattr(told, f"{kind}_ns")) for kind in TOLD}
     wall_ns, attributed_ns = told.wall_ns, told.attributed_ns
     idle_ns = wall_ns * told.devices - attributed_ns - sum(kinds.values())
@@ -75,6 +83,9 @@ def account_of(
         lost_ns = attributed_ns - recorded_ns - faulted_ns
         if lost_ns < 0:
             untold_ns, lost_ns = -lost_ns, 0
+            if longer_most_ns is not None:
+                untold_ns = min(untold_ns, longer_most_ns * told.devices)
+                faulted_ns = min(faulted_ns, attributed_ns + untold_ns)
             longer_ns = -(-untold_ns // told.devices)
             wall_ns += longer_ns
             attributed_ns += untold_ns
@@ -152,13 +163,15 @@ def _untold(conn: Connection) -> list[DeviceReport]:
     ]  # fmt: skip
 
 
-def recorded(conn: Connection, start: str) -> tuple[int, int]:
-    """Device time of a start's requests: theirs, and that of those which a fault of ours ended."""
+def recorded(conn: Connection, start: str) -> tuple[int, int, int]:
+    """How many records a start's requests have, their device time, and that which a fault of ours ended."""
     sums = select(
-        func.coalesce(func.sum(_Q.c.device_ns), 0), func.coalesce(func.sum(_Q.c.faulted_ns), 0)
+        func.count(),
+        func.coalesce(func.sum(_Q.c.device_ns), 0),
+        func.coalesce(func.sum(_Q.c.faulted_ns), 0),
     )
-    device_ns, faulted_ns = conn.execute(sums.where(_Q.c.device_start == start)).one()
-    return int(device_ns), int(faulted_ns)
+    count, device_ns, faulted_ns = conn.execute(sums.where(_Q.c.device_start == start)).one()
+    return int(count), int(device_ns), int(faulted_ns)
 
 
 def _account(conn: Connection, report: DeviceReport, owner: str, now_ms: int) -> Mapping[Any, Any]:
@@ -182,6 +195,7 @@ def _nothing(report: DeviceReport, owner: str, now_ms: int) -> dict[str, Any]:
         "ended_at_ms": None,
         "told_wall_ns": 0,
         "told_attributed_ns": 0,
+        "records": 0,
         **dict.fromkeys(_TIMES, 0),
     }
 
@@ -210,10 +224,20 @@ def _post(
     heard: Mapping[str, Any] | None = None,
 ) -> None:
     """Bring the accounts of a start, whose row is locked, to what is known now."""
-    device_ns, faulted_ns = recorded(conn, told.start) if ended_ms is not None else (None, None)
-    if faulted_ns is None:
-        faulted_ns = _faulted(conn, told.start)
-    target = account_of(told, faulted_ns=faulted_ns, recorded_ns=device_ns)
+    records, longer_most_ns = kept["records"], None
+    if ended_ms is None:
+        device_ns, faulted_ns = None, _faulted(conn, told.start)
+    else:
+        records, device_ns, faulted_ns = recorded(conn, told.start)
+        ended_before = (kept["told_wall_ns"], kept["ended_at_ms"]) == (told.wall_ns, ended_ms)
+        if ended_before and records <= kept["records"]:
+            return
+        if told.rule != UNTOLD:
+            told_ms = now_ms if heard else kept["told_at_ms"]
+            longer_most_ns = (max(0, ended_ms - told_ms) + SLACK_MS) * 1_000_000
+    target = account_of(
+        told, faulted_ns=faulted_ns, recorded_ns=device_ns, longer_most_ns=longer_most_ns
+    )
     conn.execute(
         update(_S)
         .where(_S.c.start == told.start)
@@ -224,6 +248,7 @@ def _post(
                 "ended_at_ms": ended_ms,
                 "told_wall_ns": told.wall_ns,
                 "told_attributed_ns": told.attributed_ns,
+                "records": records,
             }
         )
     )

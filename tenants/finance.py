@@ -99,7 +99,9 @@ class Finance:
                 if after is None:
                     break
             found = await self._store.read(partial(_requests, of=day, found=found))
-        device = await self._store.read(lambda conn: device_sums.check(conn, of))
+        device = await self._store.read(
+            lambda conn: device_sums.check(conn, of, now_ms=self._now_ms(conn))
+        )
         return Reconciliation(count, found, *sums, device)
 
     async def device_time(

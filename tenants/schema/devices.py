@@ -31,6 +31,7 @@ device_start = Table(
     whole_or_none("ended_at_ms"),
     whole("told_wall_ns"),
     whole("told_attributed_ns"),
+    whole("records"),
     whole("wall_ns"),
     *(whole(name) for name in ACCOUNTS),
     CheckConstraint(ADDS_UP, name="a_start_adds_up"),

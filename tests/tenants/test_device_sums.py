@@ -34,6 +34,7 @@ __all__ = ["on_both"]
 
 EVER = Slice(from_ms=0, to_ms=2**60)
 MS = 1_000_000
+LATER_MS = NOON_MS + 4 * 3_600_000
 
 
 def lived(conn: Connection) -> None:
@@ -86,9 +87,9 @@ WRONG = (
     ("UPDATE request SET device_ns = device_ns + 1 WHERE request_id = 'r1'", "12000001 ns", 1),
     ("DELETE FROM request WHERE request_id = 'r3'", "records have 0 ns", 7 * MS),
     ("UPDATE request SET faulted_ns = 2 WHERE request_id = 'r2'", "2 ns by our fault", 3 * MS - 2),
-    ("UPDATE request SET device_start = 's2' WHERE request_id = 'r1'", "s2, m", 24 * MS),
+    ("UPDATE request SET device_start = 's2' WHERE request_id = 'r1'", "s1, m", 12 * MS),
     ("DELETE FROM device_minute WHERE minute_ms = (SELECT MIN(minute_ms) FROM device_minute)", "s1: minutes", 0),
-    ("DELETE FROM device_start WHERE start = 's2'", "s2: it has minutes", 0),
+    ("DELETE FROM device_start WHERE start = 's2'", "s2: minutes", 0),
     ("UPDATE device_minute SET idle_ns = idle_ns + 1, busy_ns = busy_ns - 1 WHERE start = 's3'", "s3: minutes", 0),
 )  # fmt: skip
 
@@ -100,16 +101,48 @@ def test_each_thing_that_is_wrong_is_named(broken: str, says: str, ns: int) -> N
         with folder() as where:
             store = Store.open(Where.url(where / "x.db"))
             await store.write(lived)
-            found = await store.read(partial(device_sums.check, of=EVER))
+            found = await store.read(partial(device_sums.check, of=EVER, now_ms=LATER_MS))
             assert found.agree
             assert (found.starts, found.running, found.in_flight_ns) == (3, 1, 5)
             assert found.requests_ns == 19 * MS
             assert found.sums.attributed_ns == 19 * MS + 5
             await store.write(lambda conn: conn.execute(text(broken)).rowcount)
-            found = await store.read(partial(device_sums.check, of=EVER))
+            await store.write(partial(devices.again, now_ms=LATER_MS))  # what mends late records
+            found = await store.read(partial(device_sums.check, of=EVER, now_ms=LATER_MS))
             assert not found.agree
             assert found.difference_ns == ns
             assert any(says in words for words in found.named), found.named
+            await asyncio.to_thread(store.close)
+
+    run(test)
+
+
+@both
+def test_a_record_that_comes_late_is_mended_and_no_more_than_can_be() -> None:
+    async def test() -> None:
+        with folder() as where:
+            store = Store.open(Where.url(where / "x.db"))
+            await store.write(lived)
+
+            async def checked(*late: tuple[str, str, int]) -> device_sums.Devices:
+                def op(conn: Connection) -> None:
+                    for request_id, start, device_ns in late:
+                        keep(conn, request_id, start, device_ns)
+                    devices.again(conn, now_ms=LATER_MS)
+
+                await store.write(op)
+                return await store.read(partial(device_sums.check, of=EVER, now_ms=LATER_MS))
+
+            found = await checked(("late", "s1", 4 * MS))
+            assert found.agree, found.named
+            assert found.sums.overhead_ns["lost"] == MS
+            found = await checked(("longer", "s2", 59_000 * MS))  # it told no last word
+            assert found.agree, found.named
+            found = await checked(("absurd", "s2", 3_600_000 * MS))
+            assert not found.agree
+            assert found.difference_ns > 3_000_000 * MS
+            found = await checked(("too", "s3", 12 * 3_600_000 * MS))
+            assert any("s3" in each and "has not lived" in each for each in found.named)
             await asyncio.to_thread(store.close)
 
     run(test)
@@ -166,8 +199,8 @@ def next_one(conn: Connection) -> None:
     adds_up(conn)
     for start, row in starts(conn).items():
         assert row["ended_at_ms"] is not None
-        assert (row["busy_ns"], row["faults_ns"]) == devices.recorded(conn, start)
-    found = device_sums.check(conn, EVER)
+        assert (row["busy_ns"], row["faults_ns"]) == devices.recorded(conn, start)[1:]
+    found = device_sums.check(conn, EVER, now_ms=NOON_MS + 300_000)
     assert found.agree, found.named
     assert found.sums.attributed_ns == found.requests_ns
     assert found.in_flight_ns == 0
@@ -235,7 +268,7 @@ def test_gateways_that_tell_and_sweep_at_once_lose_nothing(seed: int) -> None:
 
             await asyncio.gather(*(gateway(at) for at in range(3)))
             await stores[0].write(adds_up)
-            found = await stores[0].read(partial(device_sums.check, of=EVER))
+            found = await stores[0].read(partial(device_sums.check, of=EVER, now_ms=LATER_MS))
             assert found.agree, found.named
             assert (found.starts, found.running) == (6, 0)
             every = [each.now for of in machines for each in of]

@@ -297,7 +297,7 @@ def test_whatever_is_told_and_recorded_in_whatever_order_it_comes_to_what_was(
         for machine in machines:
             row = starts(conn).get(machine.now.start)
             assert row is not None
-            device_ns, faulted_ns = devices.recorded(conn, machine.now.start)
+            _, device_ns, faulted_ns = devices.recorded(conn, machine.now.start)
             assert row["busy_ns"] == device_ns
             assert row["faults_ns"] == faulted_ns
             assert row["wall_ns"] == machine.now.wall_ns
