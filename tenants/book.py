@@ -199,6 +199,10 @@ class Book:
             raise why
         return taken
 
+    def runs(self, request_id: str) -> bool:
+        """Whether this process holds it."""
+        return request_id in self._held_at
+
     @property
     def journalled(self) -> int:
         """Ends that wait for the store."""

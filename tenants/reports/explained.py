@@ -29,6 +29,7 @@ class Explanation:
     refunded_nano_usd: int = 0
     tags: tuple[Tag, ...] = ()
     held_at_ms: int = 0
+    reserved_tokens: tuple[int, int] = (0, 0)  # of the prompt, and of all choices' answers
 
     @property
     def purged(self) -> bool:
@@ -54,4 +55,5 @@ def explain(conn: Connection, request_id: str) -> Explanation | None:
         row["refunded"],
         tags.read(row["tags"]),
         row["at_ms"],
+        (row["prompt_tokens"], row["output_tokens"] * row["n"]),
     )

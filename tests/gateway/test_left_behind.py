@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
 from executor import last_words
 from executor.contract import WORDS_SUFFIX, Cause, Ended, Word
 from gateway.left_behind import book_left
@@ -42,7 +45,8 @@ async def held(home: Inhouse, *ids: str, **more: Any) -> None:
     """As a gateway that was killed left them: billed as reserved, provisionally."""
     book = home.house.book
     for each in ids:
-        await book.hold(ask(each, prompt=PROMPT, out=OUT, **more))
+        await book.hold(ask(each, **{"prompt": PROMPT, "out": OUT} | more))
+    book._held_at.clear()  # it was another process
     await book._store.write(lambda conn: leases.recover(conn, owner="next", now_ms=1))
     assert await book.open_holds() == 0
 
@@ -58,6 +62,7 @@ def test_it_is_billed_as_used(tmp_path: Path) -> None:
         await held(home, "ran", "waited", "ours")
         assert await charged(home, "ran") == ("EXPIRED", RESERVED, True)
         await home.house.book.hold(ask("open"))
+        home.house.book._held_at.clear()  # another process's
         words = [
             word("ran"),
             word("waited", prefilled=0, generated=0, device_ns=0),
@@ -74,7 +79,7 @@ def test_it_is_billed_as_used(tmp_path: Path) -> None:
         assert await charged(home, "ours") == ("SETTLED", 0, False)
         assert [*folder.iterdir()] == []
         (said,) = [each for each in home.logged if each["event"] == "book.last_words"]
-        assert (said["count"], said["unknown_count"]) == (5, 1)
+        assert (said["count"], said["unknown_count"], said["impossible_count"]) == (4, 1, 0)
         for id_, device_ns, faulted_ns in (("ran", 5_000, 0), ("waited", 0, 0), ("ours", 0, 5_000)):
             found = await home.house.book.explain(id_)
             assert found is not None
@@ -106,7 +111,7 @@ def test_what_was_booked_before_stays(tmp_path: Path) -> None:
 
 def test_choices_share_a_prompt_and_prompts_do_not(tmp_path: Path) -> None:
     async def test(home: Inhouse, folder: Path) -> None:
-        await held(home, "r", n=4)
+        await held(home, "r", n=4, prompt=130)
         last_words.write(
             [
                 word("r", prompt=0, prefilled=60, cached=40, generated=1),
@@ -142,15 +147,72 @@ def test_it_waits_for_a_database_that_is_away(tmp_path: Path) -> None:
     told(tmp_path, test)
 
 
-def test_what_cannot_be_read_is_put_aside_and_told(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_put_aside_and_keeps_nothing_else(tmp_path: Path) -> None:
     async def test(home: Inhouse, folder: Path) -> None:
-        await held(home, "ran")
-        (folder / f"1{WORDS_SUFFIX}").write_bytes(b'{"id": "ran"\n')
+        await held(home, "ran", "before")
+        (folder / f"0{WORDS_SUFFIX}").mkdir()
+        (folder / f"1{WORDS_SUFFIX}").symlink_to(folder / "nowhere")
+        good = msgspec.json.encode(word("before"))
+        (folder / f"2{WORDS_SUFFIX}").write_bytes(good + b'\n{"id": "ran"\n\xff\n')
+        (folder / f"3{WORDS_SUFFIX}").write_bytes(
+            good.replace(b'"generated":20', b'"generated":' + b"9" * 40) + b"\n"
+        )
         last_words.write([word("ran")], folder)
-        await book_left(home.house, home.run)
-        await book_left(home.house, home.run)
+        for _ in range(2):
+            await book_left(home.house, home.run)
         assert (await charged(home, "ran"))[0] == "SETTLED"
+        assert (await charged(home, "before"))[0] == "SETTLED"
+        assert sorted(path.name for path in folder.iterdir()) == [
+            f"{n}.unreadable" for n in range(4)
+        ]
+        told = [each for each in home.logged if each["event"] == "last_words.put_aside"]
+        assert len(told) == 4
+
+    told(tmp_path, test)
+
+
+IMPOSSIBLE: tuple[dict[str, Any], ...] = (
+    {"generated": OUT + 1},
+    {"generated": 10**12},
+    {"generated": -1},
+    {"prompt_tokens": PROMPT + 1, "prefilled": PROMPT + 1},
+    {"cached": 10**9, "prompt_tokens": 10**9},
+    {"device_ns": -1},
+    {"device_ns": 2**62},
+)
+
+
+@pytest.mark.parametrize("more", IMPOSSIBLE)
+def test_no_word_is_believed_beyond_what_was_reserved(tmp_path: Path, more: dict[str, Any]) -> None:
+    async def test(home: Inhouse, folder: Path) -> None:
+        await held(home, "ran", "other")
+        last_words.write([word("ran", **more), word("other")], folder)
+        await book_left(home.house, home.run)
+        assert await charged(home, "ran") == ("EXPIRED", RESERVED, True)
+        assert (await charged(home, "other"))[0] == "SETTLED"
         assert [path.suffix for path in folder.iterdir()] == [".unreadable"]
-        assert [each["event"] for each in home.logged].count("last_words.unreadable") == 1
+
+    told(tmp_path, test)
+
+
+def test_no_word_ends_what_runs_here(tmp_path: Path) -> None:
+    async def test(home: Inhouse, folder: Path) -> None:
+        await home.house.book.hold(ask("mine"))
+        last_words.write([word("mine", prefilled=0, generated=0), word("mine")], folder)
+        await book_left(home.house, home.run)
+        assert (await charged(home, "mine"))[0] == "HELD"
+        await home.house.book.void("mine")
+
+    told(tmp_path, test)
+
+
+@pytest.mark.parametrize("id_", ("", "no\0ne", "é", "x" * 10_000))
+def test_an_id_that_nobody_has_is_unknown(tmp_path: Path, id_: str) -> None:
+    async def test(home: Inhouse, folder: Path) -> None:
+        last_words.write([word(id_)], folder)
+        await book_left(home.house, home.run)
+        (said,) = [each for each in home.logged if each["event"] == "book.last_words"]
+        assert said["unknown_count"] == 1
+        assert [*folder.iterdir()] == []
 
     told(tmp_path, test)
