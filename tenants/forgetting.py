@@ -31,6 +31,7 @@ BATCH: Final = 500
 _R, _Q, _W, _A = schema.reservation, schema.request, schema.budget_window, schema.adjustment
 _O, _C, _K, _B = schema.outbox, schema.change, schema.api_key, schema.budget_override
 _D, _V = schema.registration, schema.registration_reader
+_OF_BUDGETS = (ChangeKind.BUDGET_SET.value, ChangeKind.BUDGET_TOPPED_UP.value)
 _BY_WHOM = (_A, _C, schema.suspension, schema.revocation)
 
 
@@ -91,22 +92,56 @@ def forget_recorded(
     return len(rows)
 
 
+def is_known(conn: Connection, names: Names, who: Person, *, keys: bool) -> bool:
+    """Whether something that was reserved, a key or a document is or was this person's in this tenant."""
+    name = names.person(who.issuer, who.user)
+    renamed = Person(who.tenant, PSEUDONYM, name)
+    owner = or_(
+        and_(_D.c.issuer == who.issuer, _D.c.owner == who.user),
+        and_(_D.c.issuer == PSEUDONYM, _D.c.owner == name),
+    )
+    theirs = [
+        (_R, _R.c.user_account.in_((who.account, renamed.account))),
+        (_D, and_(_D.c.tenant == who.tenant, owner)),
+    ]
+    if keys:
+        theirs.append((_K, and_(_K.c.tenant == who.tenant, _K.c.user.in_((who.user, name)))))
+    return any(_there(conn, *each) for each in theirs)
+
+
+def has_asked(conn: Connection, names: Names, who: Person, *, from_ms: int, to_ms: int) -> bool:
+    """The same of what was refused, which bears its pseudonym already, of one span of time."""
+    within = and_(_Q.c.received_at_ms >= from_ms, _Q.c.received_at_ms < to_ms)
+    name = names.person(who.issuer, who.user)
+    theirs = and_(_Q.c.tenant == who.tenant, _Q.c.issuer == PSEUDONYM, _Q.c.user == name)
+    return _there(conn, _Q, and_(within, theirs))
+
+
 def forget_words(
-    conn: Connection, names: Names, who: Person, *, keys: bool, before_ms: int, now_ms: int
+    conn: Connection,
+    names: Names,
+    who: Person,
+    *,
+    keys: bool,
+    known: bool,
+    before_ms: int,
+    now_ms: int,
 ) -> None:
     """Whatever else names the person and is not in force: changes that they made or that were made to them, keys and
-    documents that are no more.  `keys`: they are who keys act as."""
+    documents that are no more.  `keys`: they are who keys act as.  `known`: they are somebody of this tenant; else
+    what they did to it is an operator's act, and who did it is for no tenant to erase."""
     name = names.person(who.issuer, who.user)
     since_ms = counted_since_ms(conn, who, now_ms)
     until_ms = before_ms if since_ms is None else min(before_ms, since_ms)
     _account(conn, names, who, until_ms)
     told = and_(_O.c.scope == "user", _O.c.account == who.account, _O.c.at_ms < until_ms)
     conn.execute(delete(_O).where(told, _O.c.done_at_ms.is_not(None)))
-    for table in _BY_WHOM:
+    for table in _BY_WHOM if known else ():
         theirs = and_(table.c.tenant == who.tenant, table.c.actor == who.actor)
         conn.execute(update(table).where(theirs).values(actor=f"{PSEUDONYM}:{name}"))
     revoked = and_(_C.c.kind == ChangeKind.SUBJECT_REVOKED.value, _C.c.subject == who.user)
-    budgeted = _C.c.subject.in_((f"user:{who.user}", f"user:{who.account}"))
+    spelt = _C.c.subject.in_((f"user:{who.user}", f"user:{who.account}"))
+    budgeted = and_(_C.c.kind.in_(_OF_BUDGETS), spelt)
     about = and_(_C.c.tenant == who.tenant, or_(revoked, budgeted))
     conn.execute(update(_C).where(about).values(subject=f"user:{name}"))
     if keys:
@@ -271,6 +306,10 @@ def _refused(
     )
     found = conn.execute(select(_Q).where(within, who, ~held).limit(most))
     return found.mappings().all()
+
+
+def _there(conn: Connection, table: Table, where: ColumnElement[bool]) -> bool:
+    return conn.execute(select(1).select_from(table).where(where).limit(1)).first() is not None
 
 
 def _count(conn: Connection, table: Table, where: ColumnElement[bool]) -> int:

@@ -101,7 +101,9 @@ class Retention:
 
         def rest(conn: Connection) -> Standing:
             names, now_ms = self._names(conn, who.tenant), self._now_ms(conn)
-            forgetting.forget_words(conn, names, who, keys=keys, before_ms=before_ms, now_ms=now_ms)
+            forgetting.forget_words(
+                conn, names, who, keys=keys, known=known, before_ms=before_ms, now_ms=now_ms
+            )
             return forgetting.standing(conn, who, keys=keys, now_ms=now_ms)
 
         for _ in range(BATCHES_A_CALL):
@@ -109,9 +111,13 @@ class Retention:
             renamed += batch.renamed
             if batch.renamed < BATCH:
                 break
+        known = await self.store.read(
+            lambda conn: forgetting.is_known(conn, self._names(conn, who.tenant), who, keys=keys)
+        )
         first_ms = await self.store.read(lambda conn: forgetting.oldest_ms(conn, who.tenant))
         for begin, end in forgetting.spans(first_ms or before_ms, before_ms):
             renamed += await self._refused(who, begin, end)
+            known = known or await self._has_asked(who, begin, end)
         standing = await self.store.write(rest)
         if not batch.left:
             row = {"tenant": who.tenant, "issuer": who.issuer, "user": who.user}
@@ -129,6 +135,13 @@ class Retention:
         while more := await self.store.write(some):
             count += more
         return count
+
+    async def _has_asked(self, who: Person, from_ms: int, to_ms: int) -> bool:
+        def look(conn: Connection) -> bool:
+            names = self._names(conn, who.tenant)
+            return forgetting.has_asked(conn, names, who, from_ms=from_ms, to_ms=to_ms)
+
+        return await self.store.read(look)
 
     async def sweep(self) -> Tidied:
         """Every few seconds, a slice of what is due."""

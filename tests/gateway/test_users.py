@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from security.authenticate import KEY_ISSUER
+from tenants import schema
 from tenants.retention import Periods
 from tests.gateway.inhouse import Caller, Inhouse
 from tests.gateway.test_admin import ISSUER, problem
@@ -96,3 +98,32 @@ def test_a_request_whose_course_is_forgotten_says_so(tmp_path: Path) -> None:
         problem(await home.operator("globex/admin").get(f"/v1/admin/requests/{request}"), 404)
 
     lived(tmp_path, story)
+
+
+def test_a_tenant_does_not_erase_who_did_what_to_it(tmp_path: Path) -> None:
+    """Its administrator asks in an operator's name, and in names that are no person's."""
+
+    async def story(home: Inhouse) -> None:
+        operator, admin = home.operator(), home.operator("acme/admin")
+        assert (await home.caller().chat()).status == 200
+        made = (await operator.post("/v1/admin/keys", {"tenant": "acme", "user": "bob"})).json()
+        credit = {"tenant": "acme", "usd": "1", "reason": "sorry"}
+        assert (await operator.post("/v1/admin/budgets/credit", credit)).status == 200
+        for path in ("suspend", "resume"):
+            body = {"reason": "unpaid"}
+            assert (await operator.post(f"/v1/admin/tenants/acme/{path}", body)).status == 200
+        before = await acts(home)
+        assert {actor for _, actor, _ in before} == {f"{ISSUER}:operator"}
+        for user in ("operator", "acme", made["id"], "tenant:acme"):
+            body = {"tenant": "acme", "user": user, "reason": "r"}
+            assert (await admin.post(ASK, body)).status == 200
+        assert [each for each in await acts(home) if each[0] != "user_pseudonymised"] == before
+
+    lived(tmp_path, story)
+
+
+async def acts(home: Inhouse) -> list[tuple[str, str, str]]:
+    change = schema.change.c
+    query = select(change.kind, change.actor, change.subject).order_by(change.id)
+    found = await home.store.read(lambda conn: conn.execute(query).all())
+    return [(row.kind, row.actor, row.subject) for row in found]

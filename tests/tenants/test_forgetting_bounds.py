@@ -1,0 +1,130 @@
+"""What is forgotten of a person, and what is not: another's acts, another's limits, another's turn; and that no byte stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+
+from policies.facts import Meters
+from tenants import schema
+from tenants.changes import ChangeKind
+from tenants.finance import Finance
+from tenants.pseudonyms import PSEUDONYM, Person
+from tests.tenants.finance_kit import house, rows
+from tests.tenants.house import DIMS, Clock, ask, folder, on_both, record, run
+from tests.tenants.test_forgetting import ALICE, keeper
+
+pytestmark = pytest.mark.usefixtures("on_both")
+__all__ = ["on_both"]
+
+
+async def written(finance: Finance, table: str, *found: dict[str, Any]) -> None:
+    into = schema.metadata.tables[table]
+    await finance._store.write(lambda conn: conn.execute(insert(into), list(found)) and None)
+
+
+def act(kind: ChangeKind, subject: str, actor: str = "idp:operator") -> dict[str, Any]:
+    return {"at_s": 1, "tenant": "acme", "kind": kind.value, "subject": subject, "detail": "",
+            "actor": actor, "reason": "r"}  # fmt: skip
+
+
+async def of_changes(finance: Finance, column: str) -> list[str]:
+    return [row[column] for row in await rows(finance, "SELECT * FROM change ORDER BY id")]
+
+
+def test_who_did_what_stays_unless_they_are_of_the_tenant() -> None:
+    """An operator who is no user of it did things to it; whoever asked it something, or owns something in it, is."""
+
+    async def test() -> None:
+        clock = Clock()
+        with folder() as where, house(clock, where / "x.db") as (book, finance):
+            people = ("operator", "asks", "refused", "owns", "was", "elsewhere")
+            await book.hold(ask("r1", dims=replace(DIMS, user="asks")))
+            await book.settle("r1", Meters(input=1), record("r1", replace(DIMS, user="asks")))
+            await book.record(record("r2", replace(DIMS, user="refused")))
+            await book.record(record("r3", replace(DIMS, tenant="globex", user="elsewhere")))
+            document = {"kind": "document", "tenant": "acme", "issuer": "idp", "content_version": 1,
+                        "acl_version": 1, "created_at_s": 1, "changed_at_s": 1}  # fmt: skip
+            await written(finance, "registration", {**document, "id": "doc_1", "owner": "owns"})
+            kept = keeper(finance, clock)
+            clock.ms += 1
+            for user in people:
+                await kept.forget(Person("acme", "idp", user), actor="op")
+            for kind in (ChangeKind.TENANT_SUSPENDED, ChangeKind.BUDGET_TOPPED_UP):
+                acts = [act(kind, "acme", f"idp:{user}") for user in people]
+                await written(finance, "change", *acts)
+            for table, more in (
+                ("suspension", {"at_s": 1}),
+                ("adjustment", {"id": "a1", "kind": "credit", "amount": 1, "at_ms": 1}),
+            ):
+                who = {"tenant": "acme", "actor": "idp:operator", "reason": "r"}
+                await written(finance, table, {**who, **more})
+            for user in people:  # of whom there is but a pseudonym, where there is one
+                await kept.forget(Person("acme", "idp", user), actor="op")
+            actors = await of_changes(finance, "actor")
+            assert {each for each in actors if not each.startswith(f"{PSEUDONYM}:")} == {
+                *("idp:operator", "idp:was", "idp:elsewhere")
+            }
+            assert len(actors) == 2 * len(people)
+            for table in ("suspension", "adjustment"):
+                assert [row["actor"] for row in await rows(finance, f"SELECT * FROM {table}")] == [
+                    "idp:operator"
+                ]
+
+    run(test)
+
+
+def test_whose_keys_act_in_the_tenant_is_somebody_of_it() -> None:
+    async def test() -> None:
+        clock = Clock()
+        with folder() as where, house(clock, where / "x.db") as (_, finance):
+            key = {"digest": b"d", "tenant": "acme", "roles": "[]", "groups": "[]", "limits": "null",
+                   "created_at_s": 1, "tags": "[]", "name": "", "revoked_at_s": 2}  # fmt: skip
+            await written(finance, "api_key", {**key, "id": "k1", "user": "robot"})
+            acts = [
+                act(ChangeKind.KEY_ADDED, "k1", actor)
+                for actor in ("lockgate:keys:robot", "idp:robot")
+            ]
+            await written(finance, "change", *acts)
+            for issuer in ("idp", "lockgate:keys"):
+                for _ in range(2):  # also of whom a pseudonym is all that is left
+                    await keeper(finance, clock).forget(Person("acme", issuer, "robot"), actor="op")
+            ours, theirs = await of_changes(finance, "actor")
+            assert ours.startswith(f"{PSEUDONYM}:p_")
+            assert theirs == "idp:robot"
+
+    run(test)
+
+
+@pytest.mark.parametrize("user", ("acme", "k1", "tenant:acme", "alice"))
+def test_only_what_was_done_to_a_person_is_about_one(user: str) -> None:
+    """Whatever a tenant, a key or an account is called."""
+
+    async def test() -> None:
+        clock, who = Clock(), replace(ALICE, user=user)
+        with folder() as where, house(clock, where / "x.db") as (_, finance):
+            about = {ChangeKind.SUBJECT_REVOKED: user, ChangeKind.BUDGET_SET: f"user:{user}",
+                     ChangeKind.BUDGET_TOPPED_UP: f"user:{who.account}"}  # fmt: skip
+            others = [
+                act(kind, subject)
+                for kind in ChangeKind
+                for subject in (user, f"user:{user}", f"user:{who.account}")
+                if about.get(kind) != subject
+            ]
+            others = [
+                each
+                for each in others
+                if each["kind"] not in {"budget_set", "budget_topped_up"}
+                or not each["subject"].startswith("user:")
+            ]
+            mine = [act(kind, subject) for kind, subject in about.items()]
+            await written(finance, "change", *others, *mine)
+            done = await keeper(finance, clock).forget(who, actor="op")
+            subjects = await of_changes(finance, "subject")
+            assert subjects[: len(others)] == [each["subject"] for each in others]
+            assert subjects[len(others) :] == [f"user:{done.pseudonym}"] * len(mine)
+
+    run(test)
