@@ -154,8 +154,9 @@ def forget_words(
 
 
 def drop_budgets(conn: Connection, who: Person) -> int:
-    """Those set for this person alone, at this issuer or at each."""
-    return conn.execute(delete(_B).where(_theirs(who))).rowcount
+    """Those set for exactly this person: one for the name at every issuer is other people's limit, too."""
+    alone = and_(_theirs(who), _B.c.issuer == who.issuer)
+    return conn.execute(delete(_B).where(alone)).rowcount
 
 
 def standing(conn: Connection, who: Person, *, keys: bool, now_ms: int) -> Standing:

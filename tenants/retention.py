@@ -76,7 +76,7 @@ class Retention:
 
     async def forget(self, who: Person, *, actor: str, budgets: bool = False) -> Forgotten:
         """One person, as of now; what is left is gone on with by `sweep`, and when it is asked again.
-        `budgets`: those set for them are taken away, so that nothing waits for their windows."""
+        `budgets`: those set for exactly them are taken away, so that nothing waits for their windows."""
 
         def begin(conn: Connection) -> tuple[int, str]:
             now_ms = self._now_ms(conn)

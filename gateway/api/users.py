@@ -14,7 +14,8 @@ from tenants.pseudonyms import PSEUDONYM, Person
 
 
 class PseudonymiseAsk(msgspec.Struct, forbid_unknown_fields=True):
-    """`issuer`: the caller's own where none is named.  `with_budgets`: those set for the person are taken away."""
+    """`issuer`: the caller's own where none is named.  `with_budgets`: those set for the person at
+    this issuer are taken away."""
 
     tenant: Id
     user: Id

@@ -27,7 +27,12 @@ def pseudonymise(
         str | None, typer.Option(help="The user's identity provider [your own].")
     ] = None,
     with_budgets: Annotated[
-        bool, typer.Option("--with-budgets", help="Take away budgets set for this user, too.")
+        bool,
+        typer.Option(
+            "--with-budgets",
+            help="Take away budgets set for this user at exactly this issuer, too. One for the name at every "
+            "issuer stays.",
+        ),
     ] = False,
     state_dir: StateDir = VAR,
     admin_url: AdminUrl = None,

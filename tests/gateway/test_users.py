@@ -63,7 +63,13 @@ def test_what_is_in_force_is_counted_and_ended_keys_lose_the_name(
         operator = home.operator()
         made = (await operator.post("/v1/admin/keys", {"tenant": "acme", "user": "robot"})).json()
         assert (await Caller(home.public, made["secret"]).chat()).status == 200
-        budget = {"tenant": "acme", "usd": "5", "scope": "user", "id": "robot"}
+        budget = {
+            "tenant": "acme",
+            "usd": "5",
+            "scope": "user",
+            "id": "robot",
+            "issuer": KEY_ISSUER,
+        }
         assert (await operator.post("/v1/admin/budgets", budget)).status == 200
         to = wired(home, monkeypatch)
         words = ("user", "pseudonymise", "robot", "--tenant", "acme", "--issuer", KEY_ISSUER)

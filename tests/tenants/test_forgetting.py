@@ -243,7 +243,7 @@ def test_taking_the_budgets_away_leaves_nothing_to_wait_for() -> None:
         with folder() as where, house(clock, where / "x.db") as (book, finance):
             await book.hold(ask("r1", budget))
             await book.settle("r1", Meters(input=1), record("r1"))
-            await stands(finance, budget.budget)
+            await stands(finance, budget.budget, issuer="idp")
             clock.ms += 1
             done = await keeper(finance, clock).forget(ALICE, actor="op", budgets=True)
             assert (done.renamed, done.waiting, done.standing.budgets) == (1, 0, 0)
@@ -316,8 +316,8 @@ def test_what_a_request_went_through_is_forgotten_and_what_it_cost_is_not() -> N
     run(test)
 
 
-async def stands(finance: Finance, budget: Budget, name: str = "alice") -> None:
-    row = {"tenant": "acme", "scope": "user", "issuer": "", "name": name,
+async def stands(finance: Finance, budget: Budget, name: str = "alice", issuer: str = "") -> None:
+    row = {"tenant": "acme", "scope": "user", "issuer": issuer, "name": name,
            "budget": msgspec.json.encode(budget).decode()}  # fmt: skip
     await finance._store.write(
         lambda conn: conn.execute(insert(schema.budget_override).values(row)) and None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import delete, insert
 
-from policies.facts import Meters
+from policies.facts import Budget, Meters
 from tenants import schema
 from tenants.changes import ChangeKind
 from tenants.finance import Finance
@@ -126,5 +127,38 @@ def test_only_what_was_done_to_a_person_is_about_one(user: str) -> None:
             subjects = await of_changes(finance, "subject")
             assert subjects[: len(others)] == [each["subject"] for each in others]
             assert subjects[len(others) :] == [f"user:{done.pseudonym}"] * len(mine)
+
+    run(test)
+
+
+async def budgeted(finance: Finance, name: str, issuer: str, window: str = "total") -> None:
+    budget = msgspec.json.encode(Budget(100_000, window)).decode()
+    row = {"tenant": "acme", "scope": "user", "issuer": issuer, "name": name, "budget": budget}
+    await written(finance, "budget_override", row)
+
+
+def test_no_limit_of_others_is_taken_away_with_a_person() -> None:
+    """One that holds for the name at every issuer stays, is counted, and waited for."""
+
+    async def test() -> None:
+        clock = Clock()
+        with folder() as where, house(clock, where / "x.db") as (book, finance):
+            await book.hold(ask("r1"))
+            await book.settle("r1", Meters(input=1), record("r1"))
+            for issuer in ("", "idp", "other-idp"):
+                await budgeted(finance, "alice", issuer)
+            clock.ms += 1
+            kept = keeper(finance, clock)
+            done = await kept.forget(ALICE, actor="op", budgets=True)
+            assert (done.renamed, done.counted, done.standing.budgets) == (0, 1, 1)
+            left = await rows(finance, "SELECT * FROM budget_override")
+            assert {each["issuer"] for each in left} == {"", "other-idp"}
+            await finance._store.write(
+                lambda conn: (
+                    conn.execute(delete(schema.budget_override).filter_by(issuer="")) and None
+                )
+            )
+            done = await kept.forget(ALICE, actor="op", budgets=True)
+            assert (done.renamed, done.counted, done.standing.budgets) == (1, 0, 0)
 
     run(test)
