@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, literal, select, tuple_
 
 from policies.periods import DAY_MS
 from tenants import deletion, directory_rows, forgetting, purging, schema
@@ -27,6 +27,7 @@ USER_IDS_DAYS_LEAST: Final = 40
 """Longer than any window of a budget that ends, and than its row is kept."""
 SPANS_A_CALL: Final = 64
 BATCHES_A_CALL: Final = 40
+TURNS_A_CALL: Final = 16
 
 _E = schema.erasure
 
@@ -73,6 +74,7 @@ class Retention:
     deleting: set[str] = field(default_factory=set)  # tenants, by this process, now
     _marks: dict[tuple[str, str], int] = field(default_factory=dict)
     _day: int = 0
+    _turn: tuple[str, str, str] = ("", "", "")  # who had the last one
 
     async def forget(self, who: Person, *, actor: str, budgets: bool = False) -> Forgotten:
         """One person, as of now; what is left is gone on with by `sweep`, and when it is asked again.
@@ -180,10 +182,22 @@ class Retention:
         return True
 
     async def _go_on(self) -> None:
-        """With who asked."""
-        for row in await self.store.read(lambda conn: conn.execute(select(_E).limit(16)).all()):
-            who = Person(row.tenant, row.issuer, row.user)
-            await self._forget(who, "", row.at_ms)
+        """With who asked, some a call, in turn: those who must wait keep nobody else from theirs."""
+
+        def due(conn: Connection) -> list[tuple[Person, int]]:
+            whose = (_E.c.tenant, _E.c.issuer, _E.c.user)
+            last = tuple_(*map(literal, self._turn))
+            rest, first = tuple_(*whose) > last, tuple_(*whose) <= last
+            found: list[tuple[Person, int]] = []
+            for part in (rest, first):
+                some = select(*whose, _E.c.at_ms).where(part).order_by(*whose)
+                rows = conn.execute(some.limit(TURNS_A_CALL - len(found))).all()
+                found += [(Person(row.tenant, row.issuer, row.user), row.at_ms) for row in rows]
+            return found
+
+        for who, at_ms in await self.store.read(due):
+            self._turn = (who.tenant, who.issuer, who.user)
+            await self._forget(who, "", at_ms)
 
     async def _through(self, what: str, until_ms: int) -> int:
         count, left = 0, SPANS_A_CALL

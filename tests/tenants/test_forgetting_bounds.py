@@ -162,3 +162,36 @@ def test_no_limit_of_others_is_taken_away_with_a_person() -> None:
             assert (done.renamed, done.counted, done.standing.budgets) == (1, 0, 0)
 
     run(test)
+
+
+@pytest.mark.slow
+def test_who_must_wait_keeps_nobody_else_from_their_turn() -> None:
+    """Twenty whose budgets never end, before one of another tenant."""
+
+    async def test() -> None:
+        clock = Clock()
+        with folder() as where, house(clock, where / "x.db") as (book, finance):
+            waits = [f"w{number:02}" for number in range(20)]
+            people = [replace(DIMS, user=user) for user in waits]
+            people.append(replace(DIMS, tenant="globex", user="free"))
+            kept = keeper(finance, clock)
+            for number, dims in enumerate(people):
+                await book.hold(ask(f"r{number}", dims=dims))
+                if dims.tenant == "acme":
+                    await budgeted(finance, dims.user, "idp")
+                clock.ms += 1
+                await kept.forget(Person(dims.tenant, "idp", dims.user), actor="op")
+            for number, dims in enumerate(people):  # who was held is not any more
+                await book.settle(f"r{number}", Meters(input=1), record(f"r{number}", dims))
+            for _ in range(2):
+                await kept.sweep()
+            asked = {row["user"] for row in await rows(finance, "SELECT * FROM erasure")}
+            assert asked == set(waits)
+            await finance._store.write(
+                lambda conn: conn.execute(delete(schema.budget_override)) and None
+            )
+            for _ in range(2):  # and again from the beginning
+                await kept.sweep()
+            assert await rows(finance, "SELECT * FROM erasure") == []
+
+    run(test)
