@@ -23,7 +23,16 @@ from policies.facts import Budget
 from policies.periods import DAY_MS
 from tenants import schema
 from tenants.changes import ChangeKind
-from tenants.pseudonyms import PSEUDONYM, Names, Person, rename_recorded, rename_reserved
+from tenants.pseudonyms import (
+    OTHER,
+    PERSON,
+    PSEUDONYM,
+    Names,
+    Person,
+    has_form,
+    rename_recorded,
+    rename_reserved,
+)
 from tenants.scopes import BudgetAccount
 from tenants.windows import span_at
 
@@ -232,7 +241,7 @@ def forget_gone(conn: Connection, names: Names, *, key_issuer: str, before_ms: i
     """Keys and documents that ended before, and whose tokens were revoked then.  `key_issuer`: of whom keys act as."""
     before_s, tenant = before_ms // 1000, names.tenant
     ended = or_(_K.c.revoked_at_s < before_s, _K.c.expires_at_s < before_s)
-    keys = and_(_K.c.tenant == tenant, _K.c.user.not_like("p\\_%", escape="\\"), ended)
+    keys = and_(_K.c.tenant == tenant, ~has_form(_K.c.user, PERSON), ended)
     for row in conn.execute(select(_K.c.id, _K.c.user).where(keys).limit(BATCH)).all():
         new = {"user": names.person(key_issuer, row.user), "name": ""}
         conn.execute(update(_K).where(_K.c.id == row.id).values(new))
@@ -245,7 +254,8 @@ def forget_gone(conn: Connection, names: Names, *, key_issuer: str, before_ms: i
         *(_C.c.tenant == tenant, _C.c.at_s < before_s),
         *(
             _C.c.kind == ChangeKind.SUBJECT_REVOKED.value,
-            _C.c.subject.not_like("x\\_%", escape="\\"),
+            ~has_form(_C.c.subject, OTHER),
+            ~has_form(_C.c.subject, f"user:{PERSON}"),
         ),
     )
     for row in conn.execute(select(_C.c.id, _C.c.subject).where(revoked).limit(BATCH)).all():

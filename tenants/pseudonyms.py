@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, Text, select
+from sqlalchemy import ColumnElement, Connection, Text, and_, func, select
 
 from tenants import schema, tags
 from tenants.scopes import Dimensions, scope_id
@@ -25,6 +25,8 @@ from tenants.usage import dims_of
 
 PSEUDONYM: Final = "pseudonym"
 SALT_BYTES: Final = 32
+DIGITS: Final = 32
+PERSON, OTHER = "p_", "x_"
 Digest = Callable[[Sequence[bytes]], bytes]
 
 _S = schema.pseudonym_salt
@@ -69,11 +71,11 @@ class Names:
     salt: bytes = field(repr=False)
 
     def person(self, issuer: str, user: str) -> str:
-        return user if issuer == PSEUDONYM else "p_" + self._of("person", issuer, user)
+        return user if issuer == PSEUDONYM else PERSON + self._of("person", issuer, user)
 
     def other(self, kind: str, what: str) -> str:
         """A project, or somebody of whom the issuer is not known."""
-        return "x_" + self._of(kind, what)
+        return OTHER + self._of(kind, what)
 
     def actor(self, actor: str) -> str:
         return (
@@ -84,7 +86,17 @@ class Names:
 
     def _of(self, kind: str, *what: str) -> str:
         parts = [kind.encode(), self.tenant.encode(), self.salt, *(each.encode() for each in what)]
-        return self.digest(parts)[:16].hex()
+        return self.digest(parts)[: DIGITS // 2].hex()
+
+
+def has_form(column: ColumnElement[str], begins: str) -> ColumnElement[bool]:
+    """Whether it is `begins` and a pseudonym's digits; that alone is no sign of one, since people are called so, too."""
+    digits = func.substr(column, len(begins) + 1)
+    return and_(
+        func.substr(column, 1, len(begins)) == begins,
+        func.length(digits) == DIGITS,
+        func.ltrim(digits, "0123456789abcdef") == "",
+    )
 
 
 def tombstone(digest: Digest, tenant: str) -> str:

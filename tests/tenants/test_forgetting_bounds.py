@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import delete, insert
 
 from policies.facts import Budget, Meters
+from policies.periods import DAY_MS
 from tenants import schema
 from tenants.changes import ChangeKind
 from tenants.finance import Finance
 from tenants.pseudonyms import PSEUDONYM, Person
 from tests.tenants.finance_kit import house, rows
-from tests.tenants.house import DIMS, Clock, ask, folder, on_both, record, run
+from tests.tenants.house import DIMS, NOON_MS, Clock, ask, folder, on_both, record, run
 from tests.tenants.test_forgetting import ALICE, keeper
 
 pytestmark = pytest.mark.usefixtures("on_both")
@@ -193,5 +194,41 @@ def test_who_must_wait_keeps_nobody_else_from_their_turn() -> None:
             for _ in range(2):  # and again from the beginning
                 await kept.sweep()
             assert await rows(finance, "SELECT * FROM erasure") == []
+
+    run(test)
+
+
+def test_a_name_that_begins_like_a_pseudonym_is_none() -> None:
+    """After its time it goes as any other's; what is one already stays what it is."""
+    digits = "0123456789abcdef" * 2
+    names = ("alice", "men", digits[1:], f"{digits}0", digits.upper(), "g" * 32, "\u0660" * 32)
+    keys = [f"p_{each}" for each in names] + [f"x_{digits}", "P_" + digits, "robot"]
+    subjects = [f"x_{each}" for each in names] + [f"p_{digits}", "X_" + digits, "user:x_1", "carol"]
+
+    async def test() -> None:
+        clock = Clock()
+        with folder() as where, house(clock, where / "x.db") as (book, finance):
+            key = {"tenant": "acme", "roles": "[]", "groups": "[]", "limits": "null", "name": "n",
+                   "created_at_s": 1, "tags": "[]", "revoked_at_s": 2}  # fmt: skip
+            kept_as_they_are = (f"p_{digits}", (f"x_{digits}", f"user:p_{digits}"))
+            for number, user in enumerate([kept_as_they_are[0], *keys]):
+                digest = str(number).encode()
+                new = {**key, "id": f"k{number}", "digest": digest, "user": user}
+                await written(finance, "api_key", new)
+            revoked = [
+                act(ChangeKind.SUBJECT_REVOKED, each) for each in [*kept_as_they_are[1], *subjects]
+            ]
+            await written(finance, "change", *revoked)
+            await book.record(record("r1"))
+            clock.ms = NOON_MS + 60 * DAY_MS
+            await keeper(finance, clock, user_ids_days=45).sweep()
+            first, *users = [
+                row["user"] for row in await rows(finance, "SELECT * FROM api_key ORDER BY id")
+            ]
+            found = await of_changes(finance, "subject")
+            assert (first, tuple(found[:2])) == kept_as_they_are
+            assert set(users).isdisjoint(keys)
+            assert set(found[2:]).isdisjoint(subjects)
+            assert len({*users, *found[2:]}) == len(keys) + len(subjects)
 
     run(test)
