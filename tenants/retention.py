@@ -74,6 +74,7 @@ class Retention:
     deleting: set[str] = field(default_factory=set)  # tenants, by this process, now
     _marks: dict[tuple[str, str], int] = field(default_factory=dict)
     _day: int = 0
+    _overwritten: bool = False  # what named somebody is so, and may stand in the file's log
     _turn: tuple[str, str, str] = ("", "", "")  # who had the last one
 
     async def forget(self, who: Person, *, actor: str, budgets: bool = False) -> Forgotten:
@@ -91,7 +92,9 @@ class Retention:
             return now_ms + 1, self._names(conn, who.tenant).person(who.issuer, who.user)
 
         before_ms, pseudonym = await self.store.write(begin)
-        return await self._forget(who, pseudonym, before_ms)
+        done = await self._forget(who, pseudonym, before_ms)
+        await self._empty_log()
+        return done
 
     async def _forget(self, who: Person, pseudonym: str, before_ms: int) -> Forgotten:
         keys, renamed = who.issuer == self.key_issuer, 0
@@ -125,6 +128,7 @@ class Retention:
             row = {"tenant": who.tenant, "issuer": who.issuer, "user": who.user}
             done = delete(_E).filter_by(**row).where(_E.c.at_ms <= before_ms)
             await self.store.write(lambda conn: conn.execute(done) and None)
+            self._overwritten = True
         return Forgotten(pseudonym, renamed, batch.left, batch.counted, standing)
 
     async def _refused(self, who: Person, from_ms: int, to_ms: int) -> int:
@@ -151,6 +155,7 @@ class Retention:
         if now_ms // DAY_MS != self._day:
             self._day = now_ms // DAY_MS
             self._marks.clear()
+            self._overwritten = True  # by time, or by a process that ended before it was forgotten
             await self.wipe()
         await self._go_on()
         tidied, periods = Tidied(), self.periods
@@ -169,7 +174,17 @@ class Retention:
         if periods.request_days is not None:
             purged = await self._through("request", now_ms - periods.request_days * DAY_MS)
             tidied = Tidied(tidied.renamed, purged)
+        await self._empty_log()
         return tidied
+
+    async def _empty_log(self) -> None:
+        """Where it is busy, the next sweep tries again: nobody's request fails by that."""
+        if self._overwritten:
+            self._overwritten = False
+            try:
+                await self.store.forget_overwritten()
+            except StoreUnavailable:
+                self._overwritten = True
 
     async def wipe(self) -> bool:
         """The files written anew where a tenant's deletion has ended.  False where they could not be."""

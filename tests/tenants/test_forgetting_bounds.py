@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from tenants import schema
 from tenants.changes import ChangeKind
 from tenants.finance import Finance
 from tenants.pseudonyms import PSEUDONYM, Person
+from tenants.store import Store, StoreUnavailable
 from tests.tenants.finance_kit import house, rows
 from tests.tenants.house import DIMS, NOON_MS, Clock, ask, folder, on_both, record, run
 from tests.tenants.test_forgetting import ALICE, keeper
@@ -230,5 +232,53 @@ def test_a_name_that_begins_like_a_pseudonym_is_none() -> None:
             assert set(users).isdisjoint(keys)
             assert set(found[2:]).isdisjoint(subjects)
             assert len({*users, *found[2:]}) == len(keys) + len(subjects)
+
+    run(test)
+
+
+def test_no_byte_of_a_name_stays_while_the_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the file nor in its log, when nothing is left of a renaming; where the log was busy, a little later."""
+    name, busy = "cheshire-cat", list[bool]()
+    forget_overwritten = Store.forget_overwritten
+
+    async def at_times(self: Store, *, rewrite: bool = False) -> None:
+        assert not rewrite
+        if busy.pop(0):
+            raise StoreUnavailable("busy")
+        await forget_overwritten(self)
+
+    monkeypatch.setattr(Store, "forget_overwritten", at_times)
+
+    def named(where: Path) -> bool:
+        return any(name.encode() in each.read_bytes() for each in where.iterdir())
+
+    async def test() -> None:
+        clock, dims = Clock(), replace(DIMS, user=name)
+        who = Person("acme", "idp", name)
+        with folder() as where, house(clock, where / "x.db") as (book, finance):
+            kept = keeper(finance, clock)
+            busy[:] = [False]  # at the start of each process, in whose log one of before may stand
+            await kept.sweep()
+            assert busy == []
+            for of, times in (("a", [False]), ("b", [True, False]), ("c", [True, True, False])):
+                for number in range(20):
+                    await book.hold(ask(f"{of}{number}", dims=dims))
+                    done = record(f"{of}{number}", dims)
+                    await book.settle(done.request_id, Meters(input=1), done)
+                clock.ms += 1
+                busy[:] = times
+                assert (await kept.forget(who, actor="op")).waiting == 0
+                while busy:
+                    await kept.sweep()
+                assert not named(where)
+            await book.hold(ask("held", dims=dims))
+            clock.ms += 1
+            assert (await kept.forget(who, actor="op")).waiting == 1
+            await book.settle("held", Meters(input=1), record("held", dims))
+            busy[:] = [False]
+            await kept.sweep()
+            assert busy == []
+            assert not named(where)
+            await kept.sweep()  # and no more
 
     run(test)
