@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 from zoneinfo import ZoneInfo
 
 from security.dev_issuer import is_dev_issuer
+from tenants.pseudonyms import PSEUDONYM
 
 OUR_ISSUERS = "lockgate:"  # what keys are issued by
 NANO_PER_USD = 1_000_000_000
@@ -130,6 +131,11 @@ class IssuerName(str):
             raise ValueError(
                 "Expected your identity provider's issuer, as in the `iss` of its tokens; this one "
                 "is Lockgate's own and its tokens are for development only"
+            )
+        if text == PSEUDONYM:
+            raise ValueError(
+                "Expected your identity provider's issuer; by this name people are kept who are not to be named "
+                "any more, and whoever signs in by it could be taken for one of them"
             )
         if len(text) > 1024:
             raise ValueError("Expected at most 1,024 characters")

@@ -23,7 +23,9 @@ from gateway.settings.rules import CHECKS, notices
 from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Algorithm, File, Settings
 from policies import facts
 from security import dev_issuer
+from security.authenticate import KEY_ISSUER
 from security.jwks import ALGORITHMS
+from tenants.pseudonyms import PSEUDONYM
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "deploy" / "lockgate.example.toml"
@@ -162,6 +164,7 @@ WRONG = [
     Case('["ES256", "EdDSA", "RS256"]', '["none"]', "issuers[0].algorithms[0]", "ES256"),
     Case('"https://idp.example.com/" ', '"lockgate:keys"', "issuers[0].issuer", "own"),
     Case('"https://idp.example.com/" ', f'"{dev_issuer.ISSUER}"', "issuers[0].issuer", "own"),
+    Case('"https://idp.example.com/" ', f'"{PSEUDONYM}"', "issuers[0].issuer", "not to be named"),
     Case('["at+jwt"]', '["JWT"]', "issuers[0].typ[0]", "at+jwt"),
     Case("leeway_s   = 30", "leeway_s = 301", "issuers[0].leeway_s", "<= 300"),
     Case('jwks       = "https', 'jwks = "http', "issuers[0].jwks", "https://"),
@@ -451,3 +454,8 @@ def test_the_table_in_the_readme_names_each_field_not_supported_yet() -> None:
         field = re.sub(r"\[\d\]", "", case.path)
         field = re.sub(r"^plans\.\w+|^classes\.\w+", lambda m: m[0].split(".")[0] + ".*", field)
         assert f"`{field}`" in readme, field
+
+
+def test_nobody_signs_in_by_the_name_of_who_is_not_named() -> None:
+    """Nor do keys and development's tokens."""
+    assert PSEUDONYM not in {KEY_ISSUER, dev_issuer.ISSUER, dev_issuer.RULE.issuer}
