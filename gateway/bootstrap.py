@@ -37,6 +37,7 @@ from gateway.development import (
 from gateway.device_time import DeviceAccounts
 from gateway.errors import ApiError, unavailable
 from gateway.executors_start import deploy
+from gateway.forgotten import forget_deleted
 from gateway.guard import front
 from gateway.house import Clock, House, Prices, Timings
 from gateway.housekeeping import keep_house, keep_sealed
@@ -347,7 +348,7 @@ async def opened(
         house.metrics.registry.register(DeviceGauges(house.metrics.gauges))
         for gauges in gauges_of(tempo, till):
             house.metrics.registry.register(gauges)
-        stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
+        stack.callback(directory.subscribe(partial(hear, house)))
         if others_write(settings):
             epochs.follow(directory.refresh)
             epochs.follow(registered.hear)
@@ -360,6 +361,12 @@ async def opened(
         _begun(stack, keep_sealed(house))
         _begun(stack, Warming(request_ids()).keep(house))
         yield house, development
+
+
+def hear(house: House, change: Change) -> None:
+    """Of every change of the directory."""
+    withdraw(house, change)
+    forget_deleted(house, change)
 
 
 def withdraw(house: House, change: Change) -> None:

@@ -6,6 +6,7 @@ Refuses to know: what is counted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from prometheus_client.metrics import MetricWrapperBase
@@ -25,3 +26,9 @@ class Labelled(Generic[M]):
         if found is None:
             found = self._series[named] = self._metric.labels(*named)
         return found
+
+    def forget(self, gone: Callable[[tuple[str, ...]], bool]) -> None:
+        """Those of which the labels say so; counted again, they begin at nothing."""
+        for named in [each for each in self._series if gone(each)]:
+            del self._series[named]
+            self._metric.remove(*named)

@@ -87,6 +87,10 @@ class Metrics:
         self.tenant_tokens.labels(tenant, "input").inc(meters.input)
         self.tenant_tokens.labels(tenant, "output").inc(meters.output)
 
+    def forget(self, gone: Callable[[str], bool]) -> None:
+        """Tenants that are no more."""
+        self.tenant_tokens.forget(lambda named: gone(named[0]))
+
     def exposition(self) -> bytes:
         return generate_latest(self.registry)
 

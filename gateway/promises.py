@@ -111,6 +111,12 @@ class Promises:
         ):
             self._hours.popitem(last=False)
 
+    def forget(self, gone: Callable[[str], bool]) -> None:
+        """Tenants that are no more."""
+        for rows in self._hours.values():
+            for row in [each for each in rows if gone(each[1])]:
+                del rows[row]
+
     @property
     def _rows(self) -> int:
         return sum(map(len, self._hours.values()))

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 
 from executor.echo import EchoExecutor
 from gateway.app import admin_app, public_app
-from gateway.bootstrap import withdraw
+from gateway.bootstrap import hear
 from gateway.caching import CacheTerms
 from gateway.caching_start import enforce, open_caches
 from gateway.development import development_mode
@@ -286,7 +286,7 @@ async def inhouse(
         house.metrics.registry.register(
             BookGauges(lambda: book.journalled, lambda: book.clock_skew_ms)
         )
-        stack.callback(directory.subscribe(lambda change: withdraw(house, change)))
+        stack.callback(directory.subscribe(partial(hear, house)))
         await enforce(house, caches)
         seeds, ids = count(1), count(1)
 

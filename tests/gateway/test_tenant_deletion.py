@@ -13,7 +13,7 @@ import pytest
 from executor.echo import EchoExecutor
 from gateway.api import tenant_deletion
 from tenants import deletion
-from tenants.directory import Directory
+from tenants.directory import Change, ChangeKind, Directory
 from tenants.store import StoreUnavailable
 from tests.gateway.inhouse import Caller, Inhouse
 from tests.gateway.test_admin import problem
@@ -118,6 +118,46 @@ def test_other_gateways_hear_of_it_by_what_everybody_reads(tmp_path: Path) -> No
         assert (list(other.tenants()), other.left_out) == (["globex"], ("acme",))
 
     lived(tmp_path, story)
+
+
+def test_its_name_is_in_no_figure_of_a_process_that_has_heard(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        await some(home)
+        house, operator = home.house, home.operator()
+        before = await figures(operator)
+        assert all("acme" in each and "globex" in each for each in before)
+        listening = house.directory._listeners._all
+        ours, listening[:] = list(listening), []  # as another gateway, which hears of it later
+        await gone(home)
+        assert all("acme" in each for each in await figures(operator))
+        listening[:] = ours
+        house.directory._listeners.publish(Change(ChangeKind.LEARNED, ""))
+        after = await figures(operator)
+        assert all("acme" not in each and "globex" in each for each in after)
+        assert sum(tally.requests for _, tally in house.promises.by(("hour",))) > 0
+
+    lived(tmp_path, story)
+
+
+@pytest.mark.parametrize("by", ("tenant", "service_class,tenant,hour"))
+def test_where_it_is_deleted_its_name_goes_at_once(tmp_path: Path, by: str) -> None:
+    async def story(home: Inhouse) -> None:
+        await some(home)
+        await gone(home)
+        for each in await figures(home.operator(), by):
+            assert "acme" not in each
+            assert "globex" in each
+
+    lived(tmp_path, story)
+
+
+async def figures(operator: Caller, by: str = "tenant") -> list[str]:
+    told = [
+        await operator.get("/metrics"),
+        await operator.get("/v1/admin/promises", f"by={by}"),
+    ]
+    assert {each.status for each in told} == {200}
+    return [each.body.decode() for each in told]
 
 
 def test_one_that_is_configured_no_more_is_deleted_too(tmp_path: Path) -> None:
