@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -18,17 +18,19 @@ OUTCOMES: Final = ("drawn", "short", "dry", "unasked")
 
 
 class TillGauges(Collector):
-    """Read at scrape time; outcomes and reasons are closed sets."""
+    """Read at scrape time; outcomes and reasons are closed sets.  `degraded`: tills are asked by the same
+    connections as rates, so what has given those up has given up tills."""
 
-    def __init__(self, till: Front) -> None:
+    def __init__(self, till: Front, degraded: Callable[[], bool]) -> None:
         self._till = till
+        self._degraded = degraded
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         till = self._till
         yield GaugeMetricFamily(
             f"{PREFIX}_degraded",
             "1 while tills are given up and the database decides alone.",
-            value=float(till.trouble is not None),
+            value=float(self._degraded()),
         )
         outcomes = CounterMetricFamily(
             f"{PREFIX}_requests",

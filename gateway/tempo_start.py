@@ -57,12 +57,24 @@ async def open_tempo(
     from tenants.till.front import Front
     from tenants.till.redis import RedisTills
 
-    def told(of: str, trouble: Trouble | None) -> None:
-        if trouble is None:
-            log(f"{of}.restored")
-        else:
-            log(f"{of}.degraded", reason=trouble.value)
+    troubles: dict[str, Trouble] = {}
 
+    def told(of: str, trouble: Trouble | None) -> None:
+        """Tills are given up with rates, by whichever hears of it first, and each is told of once."""
+        before = bool(troubles)
+        troubles.pop(of, None)
+        if trouble is not None:
+            troubles[of] = trouble
+        changed = [of] if of == "tempo" else []
+        if till is not None and bool(troubles) is not before:
+            changed.append("till")
+        for each in changed:
+            if trouble is None:
+                log(f"{each}.restored")
+            else:
+                log(f"{each}.degraded", reason=trouble.value)
+
+    till: Front | None = None
     link = Link(state.redis_url.text)
     tempo = SharedTempo(
         RedisTempo(link, name),
@@ -70,7 +82,6 @@ async def open_tempo(
         processes=state.gateways,
         told=partial(told, "tempo"),
     )
-    till = None
     if others_write(settings):
         till = Front(RedisTills(link, name), clock_ms, partial(told, "till"))
     try:
@@ -132,7 +143,7 @@ def gauges_of(tempo: Tempo, till: Front | None = None) -> Iterator[Collector]:
     if not isinstance(tempo, MemoryTempo):
         yield TempoGauges(cast("SharedTempo", tempo))
     if till is not None:
-        yield TillGauges(till)
+        yield TillGauges(till, lambda: bool(till.trouble or tempo.trouble))
 
 
 class TempoGauges(Collector):

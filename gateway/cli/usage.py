@@ -22,6 +22,8 @@ from gateway.cli.show import Refusal, document, note, pairs, say, table
 usage = typer.Typer()
 
 PAGES_MOST = 100
+TABLES_OWN = ("", "total", "–")  # noqa: RUF001 — a dash for nothing
+"""What cells say that are nobody's values."""
 _FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,250}")
 
 Since = Annotated[str | None, typer.Option("--from", help="First day, such as 2026-11-01.")]
@@ -99,8 +101,12 @@ def _tagged(given: list[str] | None) -> dict[str, object]:
 
 
 def legible(row: dict[str, object]) -> dict[str, object]:
-    """Money once, device time in milliseconds."""
-    shown = {name: value for name, value in row.items() if name not in {"nano_usd", "device_ns"}}
+    """Money once, device time in milliseconds, and no tag that a client gave looks like a word of the table."""
+    shown = {
+        name: f'"{value}"' if name.startswith("tag:") and value in TABLES_OWN else value
+        for name, value in row.items()
+        if name not in {"nano_usd", "device_ns"}
+    }
     device_ns = row.get("device_ns")
     if isinstance(device_ns, int):
         shown["device_ms"] = round(device_ns / 1e6)

@@ -41,6 +41,12 @@ def shared(file: File) -> Iterator[Fault]:
         for project, of in tenant.projects.items()
         if _has(of.budget)
     ]
+    paths += [
+        f"tenants.{name}.tags.{tag}.budget"
+        for name, tenant in file.tenants.items()
+        for tag, of in tenant.tags.items()
+        if _has(of.budget)
+    ]
     for path in paths:
         if not file.state.redis_url:
             wrong, expected = "is true, and there is no redis_url to keep it in", "a redis_url"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.cli.usage import legible
 from tests.gateway.inhouse import Caller, Inhouse
 from tests.gateway.test_admin import problem
 from tests.gateway.test_exports import command, wired
@@ -150,3 +151,13 @@ def test_on_the_command_line_from_a_key_to_its_report(
             assert says in capsys.readouterr().err
 
     lived(tmp_path, story)
+
+
+def test_no_value_of_a_client_looks_like_a_word_of_the_table() -> None:
+    for value in ("", "total", "–"):  # noqa: RUF001 — as the table has it
+        assert legible({"tag:team": value}) == {"tag:team": f'"{value}"'}
+    assert legible({"tag:team": "search", "user": "total"}) == {
+        "tag:team": "search",
+        "user": "total",
+    }
+    assert legible({"tag:team": None}) == {"tag:team": None}

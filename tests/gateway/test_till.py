@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from gateway.metrics_till import OUTCOMES, TillGauges
 from gateway.settings.facts import budget as fact
 from gateway.settings.load import parse
-from gateway.tempo_start import Common, open_tempo, tell_unused
+from gateway.tempo_start import Common, gauges_of, open_tempo, tell_unused
 from policies.facts import Budget
 from policies.outage import Trouble
 from policies.till import NANO_USD_BELOW, Seen
+from tenants.tempo import TempoAsk
 from tenants.tempo.link import Failed
 from tenants.till import DrawAsk, Dry, MemoryTills
 from tenants.till.front import Front
@@ -140,7 +141,7 @@ def test_a_till_that_fails_is_told_and_refuses_nobody(tmp_path: Path) -> None:
         assert ready == {"status": "ready", "till": "degraded"}
         assert (await home.operator().get("/v1/admin/status")).json()["till"] == "degraded"
         registry = CollectorRegistry()
-        registry.register(TillGauges(till))
+        registry.register(TillGauges(till, lambda: True))
         text = generate_latest(registry).decode()
         assert "lockgate_till_degraded 1.0" in text
         assert 'lockgate_till_requests_total{outcome="unasked"} 3.0' in text
@@ -169,9 +170,40 @@ def test_only_where_several_gateways_write_one_database_there_are_tills(tmp_path
     asyncio.run(test())
 
 
+def test_a_redis_that_is_lost_is_lost_to_both(tmp_path: Path) -> None:
+    """Whichever hears of it first."""
+    logged: list[str] = []
+
+    async def test() -> None:
+        settings = with_redis(tmp_path, f"unix://{tmp_path}/nothing")
+        state = msgspec.structs.replace(settings.state, database_url="postgresql://h/d")
+        async with open_tempo(
+            msgspec.structs.replace(settings, state=state),
+            clock_ms=lambda: 0,
+            name=str,
+            log=lambda event, **_: logged.append(event),
+        ) as common:
+            for number in range(4):
+                await common.tempo.admit(TempoAsk(f"r{number}", "acme", (), 1, 1))
+            assert common.tempo.trouble is not None
+            assert common.till is not None
+            assert common.till.trouble is None
+            registry = CollectorRegistry()
+            for gauges in gauges_of(common.tempo, common.till):
+                registry.register(gauges)
+            assert "lockgate_till_degraded 1.0" in generate_latest(registry).decode()
+
+    asyncio.run(test())
+    assert sorted(logged) == ["tempo.degraded", "till.degraded"]
+
+
 REDIS = ('redis_url    = ""', 'redis_url    = "redis://127.0.0.1"')
 POSTGRES = ('"sqlite:///var/lockgate.db"', '"postgresql://h/d"')
 PRO = ("till = false }", "till = true }")
+TAGGED = (
+    "[webhooks]",
+    '[tenants.acme.tags."env=prod"]\nbudget = { usd = "5", mode = "hard", till = true }\n\n[webhooks]',
+)
 
 
 def text(*changes: tuple[str, str]) -> str:
@@ -205,6 +237,16 @@ def test_a_file_may_name_one_where_it_has_what_it_needs() -> None:
             (REDIS, POSTGRES, ("hard = true }", "hard = true, till = true }")),
             "tenants.acme.projects.search.budget.till",
             "rolling",
+        ),
+        (
+            (TAGGED,),
+            "tenants.acme.tags.env=prod.budget.till",
+            "no redis_url",
+        ),
+        (
+            (TAGGED, REDIS),
+            "tenants.acme.tags.env=prod.budget.till",
+            "one gateway",
         ),
         (
             (("hard = true }", "hard = true, till = true }"), ("rolling_24h", "total")),
