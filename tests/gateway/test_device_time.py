@@ -264,7 +264,8 @@ def process(
                 await executor.wait_ready(60)
                 home.house.deployments[MODEL].executor = executor
                 home.house.devices.follow([(MODEL, executor)])
-                await story(home, executor)
+                async with asyncio.timeout(120):
+                    await story(home, executor)
 
     asyncio.run(run())
 
@@ -272,9 +273,9 @@ def process(
 @pytest.mark.slow
 def test_an_executor_is_killed_in_the_middle_and_everything_adds_up(tmp_path: Path) -> None:
     async def story(home: Inhouse, executor: ExecutorProcess) -> None:
-        async def some(count: int) -> list[int]:
+        async def some(count: int, tokens: int = 12) -> list[int]:
             answers = await asyncio.gather(
-                *(home.caller().chat(f"hello {n}", max_tokens=12) for n in range(count))
+                *(home.caller().chat(f"hello {n}", max_tokens=tokens) for n in range(count))
             )
             return [answer.status for answer in answers]
 
@@ -283,8 +284,9 @@ def test_an_executor_is_killed_in_the_middle_and_everything_adds_up(tmp_path: Pa
         assert before["attributed_ns"] == before["requests_ns"] > 0
         assert before["warm_up_ns"] > 0
         assert before["load_ns"] > 0
-        running = asyncio.create_task(some(6))
+        running = asyncio.create_task(some(6, 3_000))
         while not executor.gauges.running:
+            assert not running.done(), "it was over before it was seen"
             await asyncio.sleep(0.002)
         assert executor.pid is not None
         os.kill(executor.pid, signal.SIGKILL)
