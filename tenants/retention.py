@@ -75,6 +75,8 @@ class Retention:
     _marks: dict[tuple[str, str], int] = field(default_factory=dict)
     _day: int = 0
     _overwritten: bool = False  # what named somebody is so, and may stand in the file's log
+    _passed: dict[tuple[Person, int], bool] = field(default_factory=dict)
+    """Who waits, and whose refused requests were gone through today, and whether there were any."""
     _turn: tuple[str, str, str] = ("", "", "")  # who had the last one
 
     async def forget(self, who: Person, *, actor: str, budgets: bool = False) -> Forgotten:
@@ -119,16 +121,21 @@ class Retention:
         known = await self.store.read(
             lambda conn: forgetting.is_known(conn, self._names(conn, who.tenant), who, keys=keys)
         )
-        first_ms = await self.store.read(lambda conn: forgetting.oldest_ms(conn, who.tenant))
-        for begin, end in forgetting.spans(first_ms or before_ms, before_ms):
-            renamed += await self._refused(who, begin, end)
-            known = known or await self._has_asked(who, begin, end)
+        if (who, before_ms) not in self._passed:
+            asked = False
+            first_ms = await self.store.read(lambda conn: forgetting.oldest_ms(conn, who.tenant))
+            for begin, end in forgetting.spans(first_ms or before_ms, before_ms):
+                renamed += await self._refused(who, begin, end)
+                asked = asked or known or await self._has_asked(who, begin, end)
+            self._passed[who, before_ms] = asked
+        known = known or self._passed[who, before_ms]
         standing = await self.store.write(rest)
         if not batch.left:
             row = {"tenant": who.tenant, "issuer": who.issuer, "user": who.user}
             done = delete(_E).filter_by(**row).where(_E.c.at_ms <= before_ms)
             await self.store.write(lambda conn: conn.execute(done) and None)
             self._overwritten = True
+            self._passed.pop((who, before_ms), None)
         return Forgotten(pseudonym, renamed, batch.left, batch.counted, standing)
 
     async def _refused(self, who: Person, from_ms: int, to_ms: int) -> int:
@@ -155,6 +162,7 @@ class Retention:
         if now_ms // DAY_MS != self._day:
             self._day = now_ms // DAY_MS
             self._marks.clear()
+            self._passed.clear()
             self._overwritten = True  # by time, or by a process that ended before it was forgotten
             await self.wipe()
         await self._go_on()

@@ -12,7 +12,7 @@ from sqlalchemy import delete, insert
 
 from policies.facts import Budget, Meters
 from policies.periods import DAY_MS
-from tenants import schema
+from tenants import forgetting, schema
 from tenants.changes import ChangeKind
 from tenants.finance import Finance
 from tenants.pseudonyms import PSEUDONYM, Person
@@ -196,6 +196,41 @@ def test_who_must_wait_keeps_nobody_else_from_their_turn() -> None:
             for _ in range(2):  # and again from the beginning
                 await kept.sweep()
             assert await rows(finance, "SELECT * FROM erasure") == []
+
+    run(test)
+
+
+def test_who_waits_costs_no_pass_through_all_days_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was refused is gone through when they are asked for, and once a day."""
+    passes = []
+    recorded = forgetting.forget_recorded
+
+    def counted(*asked: Any, **more: Any) -> int:
+        passes.append(asked)
+        return recorded(*asked, **more)
+
+    monkeypatch.setattr(forgetting, "forget_recorded", counted)
+
+    async def test() -> None:
+        clock = Clock()
+        with folder() as where, house(clock, where / "x.db") as (book, finance):
+            await book.hold(ask("r1"))
+            await book.settle("r1", Meters(input=1), record("r1"))
+            await budgeted(finance, "alice", "idp")
+            clock.ms += 1
+            kept, counts = keeper(finance, clock), list[int]()
+            await kept.sweep()
+            await kept.forget(ALICE, actor="op")
+            counts.append(len(passes))
+            for days in (0, 0, 1, 0):
+                clock.ms += days * DAY_MS
+                await kept.sweep()
+                counts.append(len(passes))
+            assert counts == [1, 1, 1, 2, 2]
+            await kept.forget(ALICE, actor="op")  # again: as of now
+            assert len(passes) > 2
 
     run(test)
 
