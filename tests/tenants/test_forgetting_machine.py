@@ -17,9 +17,11 @@ from sqlalchemy import Connection, delete, insert, select
 
 from tenants import forgetting, schema, windows
 from tenants.book import BudgetAccount, Dimensions
+from tenants.changes import ChangeKind
 from tenants.pseudonyms import PSEUDONYM, Digest, Names, Person
 from tests.servers_postgres import needs_postgres
 from tests.tenants import test_forgetting as given
+from tests.tenants import test_forgetting_bounds as bounds
 from tests.tenants.test_budget_machine import Budgets
 from tests.tenants.test_forgetting import digest
 from tests.tenants.test_ledger_machine import DAY_MS, HELD, OnPostgres, Seen, check
@@ -130,6 +132,29 @@ def _draws_a_name_each_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("tenants.retention.names_of", drawn)
 
 
+def _anybody_is_somebody_of_the_tenant(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(forgetting, "is_known", lambda *_, **__: True)
+
+
+def _only_who_was_let_in_is(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(forgetting, "has_asked", lambda *_, **__: False)
+
+
+def _every_change_is_about_a_person(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(forgetting, "_OF_BUDGETS", tuple(each.value for each in ChangeKind))
+
+
+def _takes_what_holds_at_every_issuer(patch: pytest.MonkeyPatch) -> None:
+    def dropped(conn: Connection, who: Person) -> int:
+        return conn.execute(delete(schema.budget_override).filter_by(name=who.user)).rowcount
+
+    patch.setattr(forgetting, "drop_budgets", dropped)
+
+
+def _looks_at_how_a_name_begins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(forgetting, "has_form", lambda column, begins: column.startswith(begins))
+
+
 @pytest.mark.parametrize(
     ("broken", "test"),
     (
@@ -145,6 +170,20 @@ def _draws_a_name_each_time(patch: pytest.MonkeyPatch) -> None:
             _a_late_record_brings_the_name_back,
             given.test_without_a_budget_only_what_is_held_waits,
         ),
+        (
+            _anybody_is_somebody_of_the_tenant,
+            bounds.test_who_did_what_stays_unless_they_are_of_the_tenant,
+        ),
+        (_only_who_was_let_in_is, bounds.test_who_did_what_stays_unless_they_are_of_the_tenant),
+        (
+            _every_change_is_about_a_person,
+            lambda: bounds.test_only_what_was_done_to_a_person_is_about_one("acme"),
+        ),
+        (
+            _takes_what_holds_at_every_issuer,
+            bounds.test_no_limit_of_others_is_taken_away_with_a_person,
+        ),
+        (_looks_at_how_a_name_begins, bounds.test_a_name_that_begins_like_a_pseudonym_is_none),
         (_draws_a_name_each_time, given.test_one_person_is_forgotten_and_sums_stay),
     ),
     ids=lambda each: each.__name__.strip("_"),
