@@ -54,6 +54,9 @@ def test_a_directory_that_falls_behind_is_in_the_log_ready_and_metrics(tmp_path:
             def sinks() -> tuple[SinkState, ...]:
                 return states
 
+        class book:  # noqa: N801 — likewise
+            till = None
+
         tempo = MemoryTempo(lambda: 0)
 
     assert behind(House) == {"audit": "behind"}  # type: ignore[arg-type]  # all it looks at
