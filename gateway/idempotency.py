@@ -150,8 +150,9 @@ def running() -> ApiError:
 def unknown(request_id: str) -> ApiError:
     return conflict(
         "idempotency_unknown",
-        f"Whoever worked on this ended in the midst of it, as {request_id}, so whether it was done, and what it cost, may "
-        "be known to nobody. It is not done again by this key. Look, and send what is still wanted by a new key.",
+        f"Whoever worked on this ended in the midst of it, as {request_id}, so whether it was done may be known to "
+        "nobody. It is not done again by this key. Look (of a completion, /v1/requests/ with that id says what it "
+        "cost), and send what is still wanted by a new key.",
     )
 
 
