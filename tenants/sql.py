@@ -1,4 +1,4 @@
-"""What the databases spell differently."""
+"""What the databases spell differently, and statements that go to their drivers as they are."""
 
 from __future__ import annotations
 

@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from sqlalchemy import Connection, select
 
@@ -40,6 +38,7 @@ from tenants.idempotency_rows import LEASE_S, TTL_S, Claim
 from tenants.schema import versions
 from tenants.store.sqlite import SqliteBackend
 from tests.tenants.house import _MEMORY, NOON_MS, ask, folder
+from tests.tenants.machines import hold_out
 
 _RUNNING = select(schema.idempotency).where(schema.idempotency.c.state == "RUNNING")
 KEYS, BODIES, GATEWAYS = ("k1", "k1", "k2"), (b"a", b"a", b"b"), ("g1", "g2")
@@ -209,19 +208,7 @@ class Keys(RuleBasedStateMachine):
 
 
 def check(examples: int, steps: int, *, shrink: bool = True) -> None:
-    run_state_machine_as_test(
-        Keys,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            print_blob=False,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
-        ),
-    )
+    hold_out(Keys, examples, steps, shrink=shrink)
 
 
 @pytest.mark.slow

@@ -11,14 +11,12 @@ import asyncio
 from typing import ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from policies.facts import Limits
@@ -31,6 +29,7 @@ from tenants.tempo.redis import RedisTempo
 from tenants.tempo.shared import SharedTempo
 from tests.servers_valkey import Valkey
 from tests.tenants.house import Clock
+from tests.tenants.machines import hold_out
 from tests.tenants.redis_kit import PATIENT, ClockedLink, by_the_tests_clock, plain
 
 pytestmark = pytest.mark.slow
@@ -180,20 +179,7 @@ class Tempos(RuleBasedStateMachine):
 
 def check(server: Valkey, examples: int, steps: int) -> None:
     Tempos.server = server
-    run_state_machine_as_test(
-        Tempos,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            print_blob=False,
-            report_multiple_bugs=False,
-            phases=(Phase.generate,),
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    hold_out(Tempos, examples, steps, shrink=False)
 
 
 def test_redis_answers_as_memory_does(valkey_server: Valkey) -> None:

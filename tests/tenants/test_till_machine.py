@@ -21,16 +21,14 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
-from sqlalchemy import Connection, make_url, select, text
+from sqlalchemy import select
 
 from policies import till as till_policy
 from policies.budget import Account, fit
@@ -45,8 +43,9 @@ from tenants.scopes import BudgetAccount
 from tenants.store.postgres import PostgresBackend
 from tenants.store.sqlite import SqliteBackend
 from tenants.till import DrawAsk, Dry, MemoryTills, Told
-from tests.servers_postgres import cluster, needs_postgres
+from tests.servers_postgres import needs_postgres
 from tests.tenants.house import _MEMORY, NOON_MS, PRICE, Clock, ask
+from tests.tenants.machines import emptied, hold_out, on_postgres
 
 MOST = 20_000
 DAY_MS = 86_400_000
@@ -449,41 +448,17 @@ def cost(asked: HoldAsk, output_tokens: int) -> int:
 
 class OnPostgres(Tills):
     def opened(self) -> PostgresBackend:
-        server = cluster()
-        if not server.sql("SELECT 1 FROM pg_database WHERE datname = 'tills'"):
-            server.sql("CREATE DATABASE tills")
-        return PostgresBackend(make_url(server.url("tills")), write=True)
+        return on_postgres("tills")
 
     def teardown(self) -> None:
         super().teardown()
-        backend = self.opened()
-        emptied = set(schema.metadata.tables) - {schema.period_gate.name}  # whose one row stays
-        names = ", ".join(f'"{each}"' for each in sorted(emptied))
-
-        def op(conn: Connection) -> None:
-            conn.execute(text(f"TRUNCATE {names}"))
-
-        backend.commit(op)
-        backend.close()
+        emptied(self.opened())
 
 
 def check(examples: int, steps: int, *, shrink: bool = True, machine: type[Tills] = Tills) -> None:
     """With fills of a third of a limit, so that tills matter for the few requests that fit."""
     with patch.object(till_policy, "PART", 3):
-        run_state_machine_as_test(
-            machine,
-            settings=settings(
-                max_examples=examples,
-                stateful_step_count=steps,
-                deadline=None,
-                derandomize=True,
-                database=None,
-                print_blob=False,
-                report_multiple_bugs=False,
-                phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        hold_out(machine, examples, steps, shrink=shrink)
 
 
 def test_tills_hold_briefly() -> None:
