@@ -38,13 +38,14 @@ UNKNOWN_CODES: Final = frozenset({"book_down", "store_unavailable", "registry_do
 @dataclass(slots=True)
 class Doing:
     """What work tells of itself.  `claim`: of the key by which it is done.  `spent`: something was billed; None: nobody knows.  `cut`: its answer ended in an
-    error.  `secret`: its answer is shown once, and kept nowhere."""
+    error.  `secret`: its answer is shown once, and kept nowhere.  `fault`: how a stream of its says that it ends here."""
 
     basis: Basis = field(default_factory=Basis)
     claim: str | None = None
     spent: bool | None = False
     cut: bool = False
     secret: bool = False
+    fault: Callable[[ApiError], bytes] | None = None
 
 
 Do = Callable[[Tape, Doing], Awaitable[None]]

@@ -18,7 +18,7 @@ from typing import Protocol
 from starlette.types import Receive, Send
 
 from executor.contract import Prefilling, Waiting
-from gateway.answer import Answer
+from gateway.answer import Answer, cut_short
 from gateway.case import Case
 from gateway.errors import ApiError
 from gateway.middleware import wire
@@ -29,22 +29,30 @@ HEADERS = (
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 )
-DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
 
 
 class Shape(Protocol):
-    """How one endpoint family words a stream.  Pure: bytes of whole events."""
+    """How one endpoint family words a stream, for one answer.  Bytes of whole events."""
+
+    def opening(self) -> bytes:
+        """Before whatever comes first."""
+        ...
 
     def delta(self, delta: Delta) -> bytes: ...
 
-    def closing(self) -> bytes:
-        """Finish chunks, and the usage chunk where it was asked for."""
-        ...
-
     def status(self, told: Waiting | Prefilling) -> bytes: ...
 
-    def error(self, why: ApiError) -> bytes: ...
+    def keep_alive(self) -> bytes:
+        """Nothing was said for a while."""
+        ...
+
+    def closing(self) -> bytes:
+        """The last words of an answer that ended by itself."""
+        ...
+
+    def error(self, why: ApiError) -> bytes:
+        """The last words of one that did not."""
+        ...
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[None, None, None]) -> None:
@@ -122,21 +130,24 @@ async def stream(
     except ApiError as why:
         if not events.started:
             raise
-        await events.close(shape.error(why) + DONE)
+        await events.close(shape.error(cut_short(why) if case.delivered_tokens else why))
         return
-    await events.close(shape.closing() + DONE)
+    await events.close(shape.closing() if events.started else shape.opening() + shape.closing())
 
 
 async def _say(
     events: Events, shape: Shape, told: Told | None, case: Case, *, status_at_once: bool
 ) -> None:
+    if isinstance(told, Waiting | Prefilling) and not (events.started or status_at_once):
+        return
+    opening = b"" if events.started else shape.opening()
     if isinstance(told, Delta):
-        await events.write(shape.delta(told))
+        await events.write(opening + shape.delta(told))
         case.delivered_tokens += told.tokens
-    elif told is None:  # nothing was said for a while
-        await events.write(KEEP_ALIVE)
-    elif events.started or status_at_once:
-        await events.write(shape.status(told))
+    elif told is None:
+        await events.write(opening + shape.keep_alive())
+    else:
+        await events.write(opening + shape.status(told))
 
 
 class TellingOf(Protocol):

@@ -13,16 +13,19 @@ from executor.contract import Cause, Emitted, Ended, Prefilling, Waiting
 from gateway.answer import Answer
 from gateway.case import Case
 from gateway.text.reply import Piece, Reply, ShownToken
+from gateway.tools.calls import CallPart
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text of one choice.  `tokens` counts what was generated since the last, shown or not."""
+    """What one choice says next: text, then parts of calls.  `tokens` counts what was generated since the last,
+    shown or not."""
 
     index: int
     text: str
     shown: tuple[ShownToken, ...] = ()
     tokens: int = 0
+    calls: tuple[CallPart, ...] = ()
 
 
 Told = Delta | Waiting | Prefilling

@@ -1,7 +1,7 @@
 """Whole answers: chat completions, text completions, usage and log-probabilities, as JSON bytes.
 
 Pure: everything comes as an argument.  A field that is empty in OpenAI's answers is `null` here too;
-`tool_calls` is absent, as clients take an empty list for a call.
+`tool_calls` is absent where there are none, as clients take an empty list for a call.
 Refuses to know: streams (`sse`), how the text came about.  Source: API.md §1, §2 (21, 29, 32, 39).
 """
 
@@ -17,6 +17,7 @@ import msgspec
 from executor.contract import Logprob
 from gateway.text.reply import ShownToken
 from gateway.text.tokenizer import Vocabulary
+from gateway.tools.calls import ToolCall
 
 FLOOR = -9999.0
 """The least log-probability that is written: JSON has no -inf."""
@@ -58,61 +59,72 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`tokens` None: log-probabilities were not asked for.  `finish` is stop or length."""
+    """`tokens` None: log-probabilities were not asked for.  `finish` is stop, length or tool_calls."""
 
     index: int
     text: str
     finish: str
     tokens: tuple[ShownToken, ...] | None = None
+    calls: tuple[ToolCall, ...] = ()
 
 
-def chat_answer(
-    head: Head,
-    choices: Sequence[Choice],
-    usage: Usage,
-    vocabulary: Vocabulary,
-    *,
-    x_limit: str | None = None,
-) -> bytes:
-    """`x_limit` names what cut the answer short, as `token_budget`."""
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A whole answer, before it is worded.  `x_limit` names what cut it short, as `token_budget`."""
+
+    head: Head
+    choices: tuple[Choice, ...]
+    usage: Usage
+    vocabulary: Vocabulary
+    x_limit: str | None = None
+
+
+def chat_answer(answered: Answered) -> bytes:
     written = [
         {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
-            "logprobs": chat_logprobs(choice.tokens, vocabulary),
+            "message": _message(choice),
+            "logprobs": chat_logprobs(choice.tokens, answered.vocabulary),
             "finish_reason": choice.finish,
         }
-        for choice in choices
+        for choice in answered.choices
     ]
-    return _answer("chat.completion", head, written, usage, x_limit)
+    return _answer("chat.completion", answered, written)
 
 
-def completion_answer(
-    head: Head,
-    choices: Sequence[Choice],
-    usage: Usage,
-    vocabulary: Vocabulary,
-    *,
-    x_limit: str | None = None,
-) -> bytes:
+def _message(choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.calls:
+        message["content"] = choice.text or None
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in choice.calls
+        ]
+    return message
+
+
+def completion_answer(answered: Answered) -> bytes:
     written = [
         {
             "index": choice.index,
             "text": choice.text,
-            "logprobs": completion_logprobs(choice.tokens, vocabulary, offset=0),
+            "logprobs": completion_logprobs(choice.tokens, answered.vocabulary, offset=0),
             "finish_reason": choice.finish,
         }
-        for choice in choices
+        for choice in answered.choices
     ]
-    return _answer("text_completion", head, written, usage, x_limit)
+    return _answer("text_completion", answered, written)
 
 
-def _answer(
-    kind: str, head: Head, choices: list[dict[str, Any]], usage: Usage, x_limit: str | None
-) -> bytes:
-    answer = head_fields(kind, head) | {"choices": choices, "usage": usage.as_json()}
-    if x_limit is not None:
-        answer["x_limit"] = {"reason": x_limit}
+def _answer(kind: str, answered: Answered, choices: list[dict[str, Any]]) -> bytes:
+    answer = head_fields(kind, answered.head)
+    answer |= {"choices": choices, "usage": answered.usage.as_json()}
+    if answered.x_limit is not None:
+        answer["x_limit"] = {"reason": answered.x_limit}
     return msgspec.json.encode(answer)
 
 

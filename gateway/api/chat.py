@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from gateway.api.answers import chat_answer
+from gateway.api.chunks import Chunks
 from gateway.api.generate import Asked, Family, Resolve
-from gateway.api.schema_chat import parse_chat
-from gateway.api.sse import ChatStream
+from gateway.api.schema_chat import ChatJob, parse_chat
+from gateway.api.sse import ChatStream, fault
 from gateway.house import Reading
 from gateway.provenance import GAP, Part, PartKind
 from gateway.text.prompts import chat_prompt_async
@@ -18,7 +20,13 @@ from gateway.text.templates import ChatMessage, Piece
 
 async def ask(body: object, reading: Reading, wall_ms: int, resolve: Resolve) -> Asked:
     """Raises ApiError 400, and what `resolve` raises."""
-    job = parse_chat(body, vocab_size=reading.card.vocab_size)
+    return await templated(
+        parse_chat(body, vocab_size=reading.card.vocab_size), reading, wall_ms, resolve
+    )
+
+
+async def templated(job: ChatJob, reading: Reading, wall_ms: int, resolve: Resolve) -> Asked:
+    """A conversation, in whichever API it came, as the tokens of a prompt.  Raises as `ask`."""
     resolved = await resolve(job.references)
     prompt = await chat_prompt_async(
         reading.vocabulary,
@@ -27,7 +35,14 @@ async def ask(body: object, reading: Reading, wall_ms: int, resolve: Resolve) ->
         now=datetime.fromtimestamp(wall_ms / 1000, UTC),
         extras=job.template_extras,
     )
-    return Asked(job.controls, (prompt,), templated=True, resolved=resolved)
+    return Asked(
+        job.controls,
+        (prompt,),
+        templated=True,
+        resolved=resolved,
+        tools=job.tools,
+        repeated=job.repeated,
+    )
 
 
 def led_by(parts: Iterable[Part], messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
@@ -48,6 +63,7 @@ CHAT = Family(
     id_prefix="chatcmpl-",
     prompt_param="messages",
     ask=ask,
-    wording=ChatStream,
-    write=chat_answer,
+    shape=partial(Chunks, ChatStream),
+    write=lambda _, answered: chat_answer(answered),
+    fault=fault,
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gateway.api.answers import completion_answer
+from gateway.api.chunks import Chunks
 from gateway.api.generate import Asked, Family, Resolve
 from gateway.api.schema_completions import parse_completion
-from gateway.api.sse import CompletionStream
+from gateway.api.sse import CompletionStream, fault
 from gateway.house import Reading
 from gateway.text.prompts import completion_prompt_async
 
@@ -26,6 +29,7 @@ COMPLETIONS = Family(
     id_prefix="cmpl-",
     prompt_param="prompt",
     ask=ask,
-    wording=CompletionStream,
-    write=completion_answer,
+    shape=partial(Chunks, CompletionStream),
+    write=lambda _, answered: completion_answer(answered),
+    fault=fault,
 )

@@ -1,33 +1,31 @@
-"""What both endpoints for text have in common: from a request to the line, and back to HTTP.
+"""What all endpoints for text have in common: from a request to the line, and back to HTTP.
 
     which model → tokens → lifecycle.serve → answer or events
 
 `once` has found out who asks and read the body.
 
-A family (`chat`, `completions`) brings its parsing and its wording and nothing else.
+A family (`chat`, `completions`, `responses`, `messages`) brings its parsing and its wording and nothing else.
 Source: API.md §1, §3.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 from starlette.types import Receive, Send
 
-from executor.contract import Prefilling, Waiting
 from gateway import lifecycle, refusals, strict_json
-from gateway.answer import Answer, cut_short
-from gateway.api import sse
-from gateway.api.answers import Choice, Head, Usage
+from gateway.answer import Answer
+from gateway.api.answers import Answered, Head, Usage
 from gateway.api.endpoint import Arrival, Entry
+from gateway.api.gathered import Gathered
 from gateway.api.headers import rate_headers
 from gateway.api.schema import Controls, model_of
-from gateway.api.sse import ChatStream, CompletionStream
 from gateway.api.structure import named
 from gateway.case import Case, Job
 from gateway.end_users import spelt
@@ -37,12 +35,12 @@ from gateway.idempotency import retry_key
 from gateway.kept import Basis
 from gateway.provenance import Resolved
 from gateway.references import References, resolved_for
-from gateway.streaming import Events, respond, stream, until_disconnect
+from gateway.streaming import Events, Shape, respond, stream, until_disconnect
 from gateway.telling import Delta, Telling, Voice
 from gateway.text.prompts import Prompt
-from gateway.text.reply import Reply, ShownToken
+from gateway.text.reply import Reply
 from gateway.text.stops import Automaton
-from gateway.text.tokenizer import Vocabulary
+from gateway.tools.asked import Tools
 from policies.classes import tier_used
 from policies.facts import Principal
 
@@ -53,46 +51,43 @@ INLINE_BYTES_MAX = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A parsed request and the tokens of its prompts.  `templated`: by the model's chat template.
-    `resolved`: the registered texts in them."""
+    `resolved`: the registered texts in them.  `repeated`: what the family's answers repeat of the request."""
 
     controls: Controls
     prompts: tuple[Prompt, ...]
     templated: bool
     resolved: Resolved | None = None
+    tools: Tools | None = None
+    repeated: Mapping[str, Any] = field(default_factory=dict)
 
 
 Resolve = Callable[[References], Awaitable[Resolved | None]]
 """What a request refers to, decided for whoever asks."""
 
 
-Wording = ChatStream | CompletionStream
+@dataclass(frozen=True, slots=True)
+class Speaking:
+    """What a stream's words are made of: what was asked, and the file of its request as it fills."""
 
-
-class Write(Protocol):
-    """A whole answer as bytes."""
-
-    def __call__(
-        self,
-        head: Head,
-        choices: Sequence[Choice],
-        usage: Usage,
-        vocabulary: Vocabulary,
-        *,
-        x_limit: str | None = None,
-    ) -> bytes: ...
+    head: Head
+    reading: Reading
+    asked: Asked
+    case: Case
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """What one endpoint has of its own.  `route` is for records; `prompt_param` is the field that
-    holds the prompt; `ask(body, reading, wall_ms, resolve)` raises ApiError."""
+    holds the prompt; `ask(body, reading, wall_ms, resolve)` raises ApiError.  `shape` words a stream, `write` a whole
+    answer, and `fault` is what a stream ends with that its reader may hear no more of."""
 
     route: str
     id_prefix: str
     prompt_param: str
     ask: Callable[[object, Reading, int, Resolve], Awaitable[Asked]]
-    wording: type[Wording]
-    write: Write
+    shape: Callable[[Speaking], Shape]
+    write: Callable[[Asked, Answered], bytes]
+    fault: Callable[[ApiError], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +112,19 @@ class Generate:
         if basis.model is not None:
             lifecycle.usable(self.house, entry.who, basis.model)
 
-    def _blamed(self, why: ApiError, asked: Asked) -> ApiError:
-        """With the field that the client wrote: a policy calls every prompt `messages`, counts prompts among
+    @asynccontextmanager
+    async def _line(
+        self, who: Principal, job: Job, case: Case, asked: Asked
+    ) -> AsyncIterator[Answer]:
+        try:
+            async with lifecycle.serve(self.house, who, job, case) as answer:
+                yield answer
+        except ApiError as why:
+            self._blame(why, asked)
+            raise
+
+    def _blame(self, why: ApiError, asked: Asked) -> None:
+        """Name the field that the client wrote: a policy calls every prompt `messages`, counts prompts among
         the choices and knows one name for the longest output."""
         controls = asked.controls
         several = len(asked.prompts) > 1 and controls.n == 1
@@ -128,7 +134,7 @@ class Generate:
             "max_tokens": controls.max_tokens_field,
         }
         why.param = None if why.param is None else fields.get(why.param, why.param)
-        return named(why, controls.structure)
+        named(why, controls.structure)
 
     def _told(self, arrived: Arrival, who: Principal) -> AbstractAsyncContextManager[None]:
         """Around what comes before the line, which records for itself."""
@@ -136,6 +142,7 @@ class Generate:
 
     async def _serve(self, entry: Entry, send: Send) -> None:
         house, who, arrived = self.house, entry.who, entry.arrived
+        entry.doing.fault = self.family.fault
         async with self._told(arrived, who):
             parsed = await _parse(entry.body)
             deployment = lifecycle.usable(house, who, model_of(parsed))
@@ -175,26 +182,20 @@ class Generate:
             voices.extend(_voices(reading, controls, job))
             return Telling(answer, voices, case, house.clock.monotonic_ns)
 
-        line = lifecycle.serve(house, who, job, case)
+        line = self._line(who, job, case, asked)
         try:
             if controls.stream:
-                wording = self.family.wording(
-                    head,
-                    reading.vocabulary,
-                    include_usage=controls.include_usage,
-                    logprobs=controls.logprobs,
-                )
                 await stream(
                     Events(send, lambda: tuple(_pairs(rate_headers(case.headroom)))),
                     line,
                     tell,
-                    StreamShape(wording, controls, case, lambda why: self._blamed(why, asked)),
+                    self.family.shape(Speaking(head, reading, asked, case)),
                     case,
                     keepalive_ms=house.timings.keepalive_ms,
                     status_at_once=controls.x_status,
                 )
                 return
-            choices = [_Whole(controls.logprobs) for _ in range(job.choices)]
+            choices = [Gathered(controls.logprobs) for _ in range(job.choices)]
             async with line as answer:
                 telling = tell(answer)
                 while (told := await telling.next()) is not None:
@@ -202,18 +203,18 @@ class Generate:
                         choices[told.index].add(told)
                 case.delivered_tokens = sum(voice.tokens for voice in voices)
         except ApiError as why:
-            self._blamed(why, asked)
             why.headers = {**rate_headers(case.headroom), **why.headers}
             raise
         finally:
             entry.doing.spent, entry.doing.cut = case.spent(), case.outcome != "completed"
-        finished = [
-            Choice(index, "".join(whole.text), case.finish_reasons[index], whole.tokens())
-            for index, whole in enumerate(choices)
-        ]
-        data = self.family.write(
-            head, finished, usage_of(case), reading.vocabulary, x_limit=x_limit_of(case)
+        answered = Answered(
+            head,
+            tuple(each.choice(i, case.finish_reasons[i]) for i, each in enumerate(choices)),
+            usage_of(case),
+            reading.vocabulary,
+            x_limit_of(case),
         )
+        data = self.family.write(asked, answered)
         took_ms = (house.clock.monotonic_ns() - arrived.monotonic_ns) // 1_000_000
         headers = rate_headers(case.headroom) | {"openai-processing-ms": str(took_ms)}
         await respond(send, 200, data, headers)
@@ -285,82 +286,6 @@ def usage_of(case: Case) -> Usage:
 def x_limit_of(case: Case) -> str | None:
     limited = any(case.limited_by_budget(index) for index in case.ended)
     return "token_budget" if limited else None
-
-
-class _Whole:
-    """One choice of an answer that is not streamed."""
-
-    def __init__(self, logprobs: bool) -> None:
-        self.text: list[str] = []
-        self._shown: list[ShownToken] | None = [] if logprobs else None
-
-    def add(self, delta: Delta) -> None:
-        self.text.append(delta.text)
-        if self._shown is not None:
-            self._shown.extend(delta.shown)
-
-    def tokens(self) -> tuple[ShownToken, ...] | None:
-        return None if self._shown is None else tuple(self._shown)
-
-
-class StreamShape:
-    """One answer's stream in the words of its family."""
-
-    def __init__(
-        self,
-        wording: Wording,
-        controls: Controls,
-        case: Case,
-        blamed: Callable[[ApiError], ApiError],
-    ) -> None:
-        self._blamed = blamed
-        self._wording = wording
-        self._controls = controls
-        self._case = case
-        self._opened: set[int] = set()
-        self._told_tokens = 0
-
-    def delta(self, delta: Delta) -> bytes:
-        self._told_tokens += delta.tokens
-        usage = None
-        if self._controls.continuous_usage:
-            usage = Usage(self._case.job.prompt_tokens, self._told_tokens)
-        opening = self._open(delta.index)
-        return opening + self._wording.delta(delta.index, delta.text, delta.shown, usage=usage)
-
-    def closing(self) -> bytes:
-        """Every choice was opened and is finished; usage last, if it was asked for."""
-        case, parts = self._case, []
-        usage = usage_of(case)
-        so_far = usage if self._controls.continuous_usage else None
-        for index in range(case.job.choices):
-            parts.append(self._open(index))
-            limited = "token_budget" if case.limited_by_budget(index) else None
-            reason = case.finish_reasons[index]
-            parts.append(self._wording.finish(index, reason, x_limit=limited, usage=so_far))
-        if self._controls.include_usage:
-            parts.append(self._wording.usage(usage))
-        return b"".join(parts)
-
-    def status(self, told: Waiting | Prefilling) -> bytes:
-        if isinstance(told, Waiting):
-            if self._controls.x_status:
-                return self._wording.status("queued", position=told.position)
-            return sse.queued_comment(told.position, None)
-        progress = told.done_tokens / max(1, told.total_tokens)
-        if self._controls.x_status:
-            return self._wording.status("preparing", progress=round(progress, 2))
-        return sse.preparing_comment(progress)
-
-    def error(self, why: ApiError) -> bytes:
-        told = cut_short(why) if self._case.delivered_tokens else why
-        return sse.error_event(self._blamed(told))
-
-    def _open(self, index: int) -> bytes:
-        if index in self._opened or not isinstance(self._wording, ChatStream):
-            return b""
-        self._opened.add(index)
-        return self._wording.role(index)
 
 
 def _pairs(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:

@@ -19,7 +19,6 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.doorway import Doorway
 from gateway.api.endpoint import Arrival, Endpoint, Entry
-from gateway.api.sse import error_event
 from gateway.errors import ApiError
 from gateway.guard import read_body
 from gateway.house import House
@@ -40,7 +39,7 @@ from gateway.live import LiveRequest
 from gateway.refusals import audit_down, told
 from gateway.registered import shredded
 from gateway.runs import Doing, Run
-from gateway.streaming import DONE, until_disconnect
+from gateway.streaming import until_disconnect
 from gateway.tape import Tape
 from gateway.unbroken import unbroken
 from policies.facts import Limits
@@ -179,7 +178,8 @@ class Once:
                 except ApiError as why:
                     if not listener.started:
                         raise
-                    await listener.end(error_event(why) + DONE)
+                    assert run.doing.fault is not None  # it is a stream, and has begun
+                    await listener.end(run.doing.fault(why))
 
     async def _replay(self, entry: Entry, asked: Asked, found: Found, send: Send) -> None:
         assert found.sealed is not None

@@ -28,6 +28,7 @@ from gateway.errors import invalid
 from gateway.quoting import fit
 from gateway.references import DOCUMENTS_MAX, References, TemplateReference
 from gateway.text.templates import ChatMessage
+from gateway.tools.asked import Tools
 from policies.registered import VARIABLES_MAX
 
 MESSAGES_MAX = 2048
@@ -100,12 +101,15 @@ class _ChatRequest(CommonRequest, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True)
 class ChatJob:
     """`template_extras` are for the chat template, which ignores those it does not know.  `references`:
-    what is named by id; it stands before the first message, wherever it was named."""
+    what is named by id; it stands before the first message, wherever it was named.  `repeated`: what the answer is to
+    repeat of the request."""
 
     controls: Controls
     messages: tuple[ChatMessage, ...]
     template_extras: Mapping[str, Any] = field(default_factory=dict)
     references: References = field(default_factory=References)
+    tools: Tools | None = None
+    repeated: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_chat(body: object, *, vocab_size: int) -> ChatJob:

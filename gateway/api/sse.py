@@ -29,10 +29,13 @@ from gateway.text.tokenizer import Vocabulary
 
 _encode = msgspec.json.Encoder().encode
 
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
 
-def error_event(error: ApiError) -> bytes:
-    """A fault after the first byte.  `DONE` follows; no choice gets a finish reason."""
-    return b"data: " + error.json() + b"\n\n"
+
+def fault(error: ApiError) -> bytes:
+    """After the first byte, and the last words of its stream; no choice gets a finish reason."""
+    return b"data: " + error.json() + b"\n\n" + DONE
 
 
 def queued_comment(position: int, eta_ms: int | None) -> bytes:

@@ -33,6 +33,7 @@ from gateway.errors import ApiError, invalid
 from gateway.quoting import fit
 from gateway.text.sandbox import BoundedEnvironment, Bounds, TemplateFault, TemplateRefusal
 from gateway.text.tokenizer import Vocabulary
+from gateway.tools.calls import ToolCall
 from policies.scope.labels import Label
 
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
@@ -79,13 +80,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """`content` is the text of all parts.  `role` is one of system, developer, user, assistant.
-    `pieces`, where there are any, are the content in the order in which it was put together."""
+    """`content` is the text of all parts.  `role` is one of system, developer, user, assistant, tool.
+    `pieces`, where there are any, are the content in the order in which it was put together.  `calls` are an assistant's,
+    and `call_id` is of the call that a tool's message answers."""
 
     role: str
     content: str
     name: str | None = None
     pieces: tuple[Piece, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str | None = None
 
     def __post_init__(self) -> None:
         assert not self.pieces or "".join(piece.text for piece in self.pieces) == self.content

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from executor.contract import Logprob
-from gateway import streaming
 from gateway.api import sse
-from gateway.api.answers import Choice, Head, Usage, chat_answer, completion_answer
+from gateway.api.answers import Answered, Choice, Head, Usage, chat_answer, completion_answer
 from gateway.errors import unavailable
 from gateway.text.reply import ShownToken
 from gateway.text.tokenizer import Vocabulary
@@ -35,8 +34,10 @@ def events(*chunks: bytes) -> list[Any]:
 
 
 def test_a_chat_answer() -> None:
-    choices = [Choice(0, "ab", "stop", TOKENS), Choice(1, "é", "length")]
-    answer = json.loads(chat_answer(HEAD, choices, USAGE, VOCABULARY, x_limit="token_budget"))
+    choices = (Choice(0, "ab", "stop", TOKENS), Choice(1, "é", "length"))
+    answer = json.loads(
+        chat_answer(Answered(HEAD, choices, USAGE, VOCABULARY, x_limit="token_budget"))
+    )
     content = answer["choices"][0].pop("logprobs")["content"]
     assert answer == {
         "id": "chatcmpl-1",
@@ -81,7 +82,7 @@ def test_a_chat_answer() -> None:
 
 def test_a_completion_answer_in_the_legacy_shape() -> None:
     answer = json.loads(
-        completion_answer(HEAD, [Choice(0, "ab", "stop", TOKENS)], USAGE, VOCABULARY)
+        completion_answer(Answered(HEAD, (Choice(0, "ab", "stop", TOKENS),), USAGE, VOCABULARY))
     )
     assert answer["object"] == "text_completion"
     assert answer["choices"][0] == {
@@ -99,7 +100,7 @@ def test_a_completion_answer_in_the_legacy_shape() -> None:
 
 
 def test_usage_is_equal_in_both_modes() -> None:
-    whole = json.loads(chat_answer(HEAD, [], USAGE, VOCABULARY))["usage"]
+    whole = json.loads(chat_answer(Answered(HEAD, (), USAGE, VOCABULARY)))["usage"]
     (chunk,) = events(sse.ChatStream(HEAD, VOCABULARY, include_usage=True).usage(USAGE))
     assert chunk["usage"] == whole
     assert chunk["choices"] == []
@@ -175,7 +176,7 @@ def test_comments_are_lines_that_no_client_reads_as_data() -> None:
     assert sse.queued_comment(0, None) == b": status queued 0\n\n"
     assert sse.preparing_comment(0.4) == b": status preparing 0.4\n\n"
     assert sse.preparing_comment(7.0) == b": status preparing 1\n\n"
-    for comment in (sse.queued_comment(1, 2), streaming.KEEP_ALIVE):
+    for comment in (sse.queued_comment(1, 2), sse.KEEP_ALIVE):
         assert comment.startswith(b":")
         assert comment.endswith(b"\n\n")
 
@@ -187,7 +188,8 @@ def test_status_events_have_the_shape_of_a_chunk() -> None:
 
 
 def test_an_error_event() -> None:
-    (event,) = events(sse.error_event(unavailable("The executor stopped.", code="executor_lost")))
+    written = sse.fault(unavailable("The executor stopped.", code="executor_lost"))
+    assert written.endswith(b"\n\ndata: [DONE]\n\n")
+    (event,) = events(written.removesuffix(sse.DONE))
     assert event["error"].keys() == {"message", "type", "param", "code"}
     assert "choices" not in event
-    assert streaming.DONE == b"data: [DONE]\n\n"

@@ -1,0 +1,45 @@
+"""What a request says of tools, in whichever API it came: the functions that the model may call, and whether it must.
+
+Each API's schema reads its own form into these; the chat template shows them to the model (`text/templates`), a
+grammar forces a call where one is asked for, and the answer's calls come back as `tools.calls`.
+Refuses to know: JSON bytes, HTTP, chat templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Choosing(StrEnum):
+    """NONE: the tools are shown and never called.  REQUIRED: at least one is called, or the one that is named."""
+
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """`parameters` is a JSON Schema of an object.  `strict`: arguments keep it whatever was chosen."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """`named`: with REQUIRED, the only one that may be called.  `parallel`: more than one call in an answer."""
+
+    listed: tuple[Tool, ...]
+    choosing: Choosing = Choosing.AUTO
+    named: str | None = None
+    parallel: bool = True
+
+    def __post_init__(self) -> None:
+        assert self.listed
+        assert self.named is None or self.choosing is Choosing.REQUIRED
