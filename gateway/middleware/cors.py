@@ -1,7 +1,9 @@
 """Let the listed browser origins read our answers; by default there are none.
 
 An origin is matched whole, never by pattern, and never with credentials: callers send a token in
-`Authorization`, and no cookie of ours exists.
+`Authorization`, and no cookie of ours exists.  This stands outside all that refuses, so that a page can
+read a refusal as well as an answer; only what the byte guard refuses never comes here, and no browser
+writes such a request.
 Source: the Fetch standard (CORS protocol), API.md §5 (CORS row), API.md §2 case 53.
 """
 
@@ -27,11 +29,19 @@ EXPOSED = (
     "x-request-id, request-id, retry-after, retry-after-ms, x-should-retry, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, "
-    "ratelimit, ratelimit-policy, openai-processing-ms, idempotent-replayed"
+    "ratelimit, ratelimit-policy, openai-processing-ms, idempotent-replayed, "
+    "www-authenticate, dpop-nonce"
 )
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 MAX_AGE_S = 600
-_ALLOWED = frozenset({"authorization", "content-type", "idempotency-key"})
+_ALLOWED = frozenset(
+    {
+        *("authorization", "content-type", "idempotency-key", "x-api-key", "dpop"),
+        # What the SDKs of OpenAI and Anthropic send from a page; Firefox asks for `user-agent`, too.
+        *("openai-organization", "openai-project", "user-agent"),
+        *("anthropic-version", "anthropic-beta", "anthropic-dangerous-direct-browser-access"),
+    }
+)
 _STAINLESS = re.compile(r"x-stainless-[a-z0-9-]{1,64}")
 _NAMES_MAX = 64
 _VARY = (b"vary", b"Origin")

@@ -24,6 +24,10 @@ class Fault:
         return f"{self.path}: {self.wrong}. Expected: {self.expected}. {self.fix}"
 
 
+def not_yet(path: str, wrong: str, neutral: str, why: str) -> Fault:
+    return Fault(path, f"{wrong} is not supported yet", neutral, why)
+
+
 def fitted(fault: Fault) -> Fault:
     """A value or a key of the file may be of any length, and of any characters."""
     wrong, expected, fix = (

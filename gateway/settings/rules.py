@@ -8,15 +8,14 @@ The list of what is not supported yet is also the table in deploy/README.md, and
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from urllib.parse import parse_qs, urlsplit
 
-from gateway.settings import rules_classes, rules_till
+from gateway.settings import rules_classes, rules_listen, rules_till
 from gateway.settings.decode import Check
-from gateway.settings.faults import Fault
+from gateway.settings.faults import Fault, not_yet
 from gateway.settings.shape import (
     Audit,
     Budget,
@@ -35,62 +34,16 @@ from gateway.settings.shape import (
     Tenant,
     Webhooks,
 )
-from gateway.settings.units import Address
 from policies import tags
 from security.outbound import url_fault
 
 POSTGRES_OPTIONS = frozenset({"host", "sslmode"})
 """`host` for the folder of a Unix socket; `sslmode` as libpq spells it."""
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-_HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?", re.ASCII)
 
 
 GUARDED_DAYS = 40
 """Longer than any budget's window that ends, and than its row is kept (`tenants.retention`)."""
-
-
-def not_yet(path: str, wrong: str, neutral: str, why: str) -> Fault:
-    return Fault(path, f"{wrong} is not supported yet", neutral, why)
-
-
-def _listen(listen: Listen, path: str) -> Iterator[Fault]:
-    if listen.workers != 1:
-        yield not_yet(
-            f"{path}.workers",
-            f"{listen.workers} gateway processes",
-            "1",
-            "Several workers come later.",
-        )
-    if _clash(listen.public, listen.admin):
-        yield Fault(
-            f"{path}.admin",
-            f"is the public listener's port, {listen.admin.port}",
-            "another port: administration is never on the public listener",
-            f'Set admin = "{Address(listen.admin.host, listen.admin.port % 65535 + 1)}".',
-        )
-    for index, host in enumerate(listen.hosts):
-        if _HOST.fullmatch(host) is None:
-            yield Fault(
-                f"{path}.hosts[{index}]",
-                f"is {host[:80]!r}",
-                "a host name without scheme, path or wildcard, such as llm.example.com",
-                "Name each host that clients use.",
-            )
-    for index, origin in enumerate(listen.cors_origins):
-        parts = urlsplit(origin)
-        if parts.scheme not in {"https", "http"} or origin != f"{parts.scheme}://{parts.netloc}":
-            yield Fault(
-                f"{path}.cors_origins[{index}]",
-                f"is {origin[:80]!r}",
-                "an origin: scheme, host and port only, such as https://app.example.com; never *",
-                "Name each origin whose pages may call.",
-            )
-
-
-def _clash(one: Address, other: Address) -> bool:
-    return one.port == other.port and (
-        one.host == other.host or {one.host, other.host} & {"0.0.0.0", "::"} != set()  # noqa: S104 — compared, not bound
-    )
 
 
 def _state(state: State, path: str) -> Iterator[Fault]:
@@ -255,7 +208,7 @@ def _retention(retention: Retention, path: str) -> Iterator[Fault]:
 
 CHECKS: Mapping[type, Check] = MappingProxyType(
     {
-        Listen: _listen,
+        Listen: rules_listen.listen,
         State: _state,
         Audit: _audit,
         Model: _model,

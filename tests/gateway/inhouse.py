@@ -10,7 +10,7 @@ import asyncio
 import functools
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -186,6 +186,7 @@ async def inhouse(
     tempo: Tempo | None = None,
     till: Front | None = None,
     database_url: str | None = None,
+    cors_origins: Sequence[str] = (),
 ) -> AsyncIterator[Inhouse]:
     import time
 
@@ -290,11 +291,11 @@ async def inhouse(
         await enforce(house, caches)
         seeds, ids = count(1), count(1)
 
-        def behind_front(app: ASGIApp) -> ASGIApp:
+        def behind_front(app: ASGIApp, origins: Sequence[str] = ()) -> ASGIApp:
             return front(
                 app,
                 hosts=["test"],
-                origins=[],
+                origins=origins,
                 mint=lambda: f"req_{next(ids):024x}",
                 report=lambda request_id, why: logged.append({"event": "failed", "error": why}),
                 stalled=lambda request_id: logged.append({"event": "stalled"}),
@@ -304,7 +305,7 @@ async def inhouse(
         yield Inhouse(
             house,
             echo,
-            behind_front(public_app(house, lambda: next(seeds))),
+            behind_front(public_app(house, lambda: next(seeds)), cors_origins),
             behind_front(admin_app(house)),
             development.tokens,
             clock_time,

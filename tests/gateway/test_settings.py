@@ -127,7 +127,14 @@ WRONG = [
     Case('dirs = ["var/audit"]', "dirs = [1]", "audit.dirs[0]", "text"),
     Case('["llm.example.com"]', '["*"]', "listen.hosts[0]", "wildcard"),
     Case('["llm.example.com"]', "[]", "listen.hosts", "length >= 1"),
-    Case("cors_origins = []", 'cors_origins = ["*"]', "listen.cors_origins[0]", "an origin"),
+    *(
+        Case("cors_origins = []", f'cors_origins = ["{bad}"]', "listen.cors_origins[0]", "an origin")
+        for bad in (
+            *("*", "null", "app.example.com", "https://App.example.com", "HTTPS://app.example.com"),
+            *("https://app.example.com/", "https://app.example.com:443", "http://app:80"),
+            *("https://u@app.example.com", "https://*.example.com", "ftp://app.example.com"),
+        )
+    ),
     Case('"sqlite:///var/lockgate.db"', '"postgres://h/d"', "state.database_url", "scheme"),
     Case('"sqlite:///var/lockgate.db"', '"postgresql://me:pw@h"', "state.database_url", "no database"),
     Case(
