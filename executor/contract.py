@@ -180,10 +180,13 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, tag="waiting"):
     """`position` within the widest share (the tenant), 0 = next; never a global place, which would
-    leak load.  Sent when it changes, also when a running sequence was preempted back into the queue."""
+    leak load.  Sent when it changes, also when a running sequence was preempted back into the queue.
+    `eta_ms`: until it starts, as that share's own waiting requests lately came to start (`starts`);
+    None: too few did to tell."""
 
     request: int
     position: int
+    eta_ms: int | None = None
 
 
 class Prefilling(msgspec.Struct, frozen=True, kw_only=True, tag="prefilling"):

@@ -46,6 +46,7 @@ from executor.contract import (
 from executor.echo_card import BLOCK_TOKENS, IM_START, VOCAB_SIZE, echo_card
 from executor.echo_meter import Meter
 from executor.overview import overview
+from executor.starts import Starts
 from executor.turn import MailboxTurn
 
 _FILLER: Final = ord(".")
@@ -89,6 +90,7 @@ class EchoExecutor:
         self._numbers = count(1)
         self._waiting: list[_Job] = []
         self._running: list[_Job] = []
+        self._starts = Starts()
         self._totals = Gauges()
         self._meter = Meter(clock_ns)
         self._past: list[DeviceTime] = []
@@ -217,6 +219,8 @@ class EchoExecutor:
             job = self._waiting.pop(0)
             self._running.append(job)
             job.started_ns = self._clock_ns()
+            if job.place is not None:
+                self._starts.began(job.tenant, job.submitted_ns, job.started_ns)
             job.cancel_timer()
             job.task = asyncio.create_task(self._play(job), name=f"echo-{job.turn.request}")
         ahead: dict[str, int] = {}
@@ -225,7 +229,8 @@ class EchoExecutor:
             ahead[job.tenant] = place + 1
             if job.place != place:
                 job.place = place
-                job.turn.push(Waiting(request=job.turn.request, position=place))
+                eta_ms = self._starts.eta_ms(job.tenant, place, self._clock_ns())
+                job.turn.push(Waiting(request=job.turn.request, position=place, eta_ms=eta_ms))
             if job.timer is None and job.job.queue_ms_max is not None:
                 job.timer = asyncio.get_running_loop().call_later(
                     job.job.queue_ms_max / 1000, self._expire, job

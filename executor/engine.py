@@ -59,9 +59,11 @@ from executor.life import Life
 from executor.outbox import Outbox
 from executor.positions import Positions
 from executor.reception import Reception
+from executor.scheduler.accounts import terms_of
 from executor.scheduler.protocol import Chunk, Limits, Moment, Scheduler, admission_tokens
 from executor.sequence import Key, Phase, Sequence
 from executor.settings import Settings, engine_limits, scheduler_of
+from executor.starts import Starts
 from executor.teller import Teller
 from executor.wall import Idle, Walled
 from policies.scope.context import Context
@@ -117,6 +119,7 @@ class Engine:
         self.wake_ns: int | None = None  # a step may do something then, with no new command
         self._failures = 0
         self._positions = Positions()
+        self._starts = Starts()
         self._deadlines = Deadlines(self._seqs)
         self._reception = Reception(
             self._seqs,
@@ -160,13 +163,16 @@ class Engine:
         self._preempt(plan.preempted, now_ns)
         if plan.chunks:
             for seq in plan.admitted:
+                if seq.position is not None:
+                    self._starts.began(seq.tenant, seq.since_ns, now_ns)
                 seq.enter(Phase.PREFILL, now_ns)
                 self._foyer.began(seq, now_ns)
                 self._positions.leave(seq)
             self._run(plan.chunks)
             self._mend()
         for seq, place in self._positions.news(now_ns):
-            self._out.say(seq.key[0], Waiting(request=seq.key[1], position=place))
+            eta_ms = self._eta_ms(seq, place, now_ns)
+            self._out.say(seq.key[0], Waiting(request=seq.key[1], position=place, eta_ms=eta_ms))
         self.blocks.scrub()
         if self._settings.check_invariants:
             check(
@@ -239,6 +245,12 @@ class Engine:
                 self._end(key, cause, now_ns, detail)
         for seq, choice in self._seats.late():
             self._result(seq, (choice,), now_ns)
+
+    def _eta_ms(self, seq: Sequence, place: int, now_ns: int) -> int | None:
+        """None for backfill: it starts when others leave room, which no pace of its own foretells."""
+        if terms_of(self._limits.workloads, seq.workload).weight is None:
+            return None
+        return self._starts.eta_ms(seq.tenant, place, now_ns)
 
     # Before the model
 
