@@ -58,14 +58,24 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """Text that no call interrupts.  `tokens` None: log-probabilities were not asked for."""
+
+    text: str
+    tokens: tuple[ShownToken, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
-    """`tokens` None: log-probabilities were not asked for.  `finish` is stop, length or tool_calls."""
+    """`tokens` None: log-probabilities were not asked for.  `finish` is stop, length or tool_calls.  `parts`: the text
+    and the calls in the order in which they came, for who words them so."""
 
     index: int
     text: str
     finish: str
     tokens: tuple[ShownToken, ...] | None = None
     calls: tuple[ToolCall, ...] = ()
+    parts: tuple[Said | ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

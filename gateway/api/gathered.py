@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.api.answers import Choice
+from gateway.api.answers import Choice, Said
 from gateway.telling import Delta
 from gateway.text.reply import ShownToken
 from gateway.tools.calls import ToolCall
@@ -17,31 +17,45 @@ class Gathered:
     """`logprobs`: they were asked for."""
 
     logprobs: bool = False
-    _text: list[str] = field(default_factory=list)
-    _shown: list[ShownToken] = field(default_factory=list)
+    _parts: list[_Said | _Call] = field(default_factory=list)
     _calls: dict[int, _Call] = field(default_factory=dict)
 
     def add(self, delta: Delta) -> None:
-        self._text.append(delta.text)
-        if self.logprobs:
-            self._shown.extend(delta.shown)
+        if delta.text:
+            said = self._parts[-1] if self._parts else None
+            if not isinstance(said, _Said):
+                said = _Said()
+                self._parts.append(said)
+            said.text.append(delta.text)
+            if self.logprobs:
+                said.shown.extend(delta.shown)
         for part in delta.calls:
             if part.id is not None:
                 assert part.name is not None
-                self._calls[part.index] = _Call(part.id, part.name)
+                call = self._calls[part.index] = _Call(part.id, part.name)
+                self._parts.append(call)
             self._calls[part.index].arguments.append(part.arguments)
 
     def choice(self, index: int, finish: str) -> Choice:
+        parts = tuple(part.whole(logprobs=self.logprobs) for part in self._parts)
+        said = [part for part in parts if isinstance(part, Said)]
         return Choice(
             index,
-            "".join(self._text),
+            "".join(part.text for part in said),
             finish,
-            tuple(self._shown) if self.logprobs else None,
-            tuple(
-                ToolCall(call.id, call.name, "".join(call.arguments))
-                for _, call in sorted(self._calls.items())
-            ),
+            tuple(token for part in said for token in part.tokens or ()) if self.logprobs else None,
+            tuple(part for part in parts if isinstance(part, ToolCall)),
+            parts,
         )
+
+
+@dataclass(slots=True)
+class _Said:
+    text: list[str] = field(default_factory=list)
+    shown: list[ShownToken] = field(default_factory=list)
+
+    def whole(self, *, logprobs: bool) -> Said:
+        return Said("".join(self.text), tuple(self.shown) if logprobs else None)
 
 
 @dataclass(slots=True)
@@ -49,3 +63,7 @@ class _Call:
     id: str
     name: str
     arguments: list[str] = field(default_factory=list)
+
+    def whole(self, *, logprobs: bool) -> ToolCall:
+        del logprobs  # a call has none
+        return ToolCall(self.id, self.name, "".join(self.arguments))
