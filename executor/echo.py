@@ -4,8 +4,8 @@ last words included.
 
 What it says: the prompt's tokens without the special ones, then the first of `stop_token_ids`.
 Where there is none (`ignore_eos`), or before `min_tokens`, it starts over, up to `max_new_tokens`.
-A job with a grammar is refused: the echo could not keep it.  It keeps no prefix either, revokes and
-purges as one that has none, and tells of hits what `found` says.
+With a script (`says`) it says that instead, and is trusted to keep a grammar, which it else refuses.  It keeps
+no prefix, revokes and purges as one that has none, and tells of hits what `found` says.
 Its tokenizer is bytes and two special tokens, in a document that `tokenizers` loads (`echo_card`).
 
 Refuses to know: torch, HTTP.  Nothing here sleeps: a test's `gate` says when a token may come.
@@ -14,7 +14,7 @@ Refuses to know: torch, HTTP.  Nothing here sleeps: a test's `gate` says when a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count, groupby
 from time import monotonic_ns
@@ -55,6 +55,8 @@ Gate = Callable[[Submit, int], Awaitable[None]]
 """Awaited before the k-th token (from 0) of a job; its `request` is the minted number."""
 Found = Callable[[Submit], tuple[int, int]]
 """What a cache would have had of a job's prompt: `Ended.cached` and `Ended.pinned`."""
+Says = Callable[[Submit], Sequence[int]]
+"""The tokens of a job's answer, without the one that ends it; none: the prompt's, as without a script."""
 Refuses = Callable[[Submit], Ended | None]
 """Asked before a job gets in line: None, or the last word on it (its `request` is put right)."""
 
@@ -75,12 +77,14 @@ class EchoExecutor:
         crash_at: int | None = None,
         refuses: Refuses | None = None,
         found: Found = lambda _: (0, 0),
+        says: Says | None = None,
         clock_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.terms: tuple[Workload, ...] = ()
         self.quotas: tuple[Quota, ...] = ()
         self._refuses = refuses
         self._found = found
+        self._says = says
         self._full_card = echo_card(context_tokens=context_tokens, kv_blocks=kv_blocks)
         self._card: ModelCard | None = self._full_card
         self._seqs_max = seqs_max
@@ -194,7 +198,7 @@ class EchoExecutor:
         if not job.prompt or len(job.prompt) + 1 > room:
             detail = f"a prompt of {len(job.prompt)} tokens and one more do not fit in {room}"
             turn.push(Ended(request=turn.request, cause=Cause.REFUSED, detail=detail))
-        elif job.grammar is not None:
+        elif job.grammar is not None and self._says is None:
             detail = "the echo says the prompt back and cannot be constrained"
             turn.push(Ended(request=turn.request, cause=Cause.GRAMMAR, detail=detail))
         elif self._refuses is not None and (word := self._refuses(numbered)) is not None:
@@ -301,7 +305,8 @@ class EchoExecutor:
         turn.push(Prefilling(request=turn.request, done_tokens=total, total_tokens=total))
         if submit.warm:
             return Cause.STOP
-        said = [token for token in submit.prompt if token < IM_START] or [_FILLER]
+        scripted = () if self._says is None else self._says(submit)
+        said = scripted or [token for token in submit.prompt if token < IM_START] or [_FILLER]
         for k in range(submit.max_new_tokens):
             if self._gate is None:
                 await asyncio.sleep(0)  # as a step would: others run, aborts are heard

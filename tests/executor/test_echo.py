@@ -13,6 +13,8 @@ from executor.contract import (
     Ended,
     Executor,
     ExecutorLost,
+    Grammar,
+    GrammarKind,
     Overview,
     Prefilling,
     Sampling,
@@ -95,6 +97,22 @@ def test_it_says_the_prompt_back_and_stops() -> None:
         assert (last.cause, last.prefilled, last.generated) == (Cause.STOP, 7, 6)
         assert_empty(executor)
         assert (executor.gauges.prompt_tokens, executor.gauges.generated_tokens) == (7, 6)
+
+    run(test)
+
+
+def test_with_a_script_it_says_that_and_is_trusted_to_keep_a_grammar() -> None:
+    async def test() -> None:
+        asks = {3: Grammar(kind=GrammarKind.JSON_OBJECT), 6: None}
+        for room, grammar in asks.items():
+            executor = EchoExecutor(says=lambda asked: b"{}" if asked.grammar else b"other")
+            asked = job(1, b"hello", max_new_tokens=room, stop_token_ids=(IM_END,), grammar=grammar)
+            tokens, last = await answer(executor, asked)
+            assert tokens == [*(b"{}" if grammar else b"other"), IM_END]
+            assert last.cause is Cause.STOP
+        silent = EchoExecutor(says=lambda _: b"")
+        tokens, _ = await answer(silent, job(1, b"hi", max_new_tokens=9, stop_token_ids=(IM_END,)))
+        assert tokens == [*b"hi", IM_END]
 
     run(test)
 
