@@ -30,7 +30,7 @@ from gateway.api import (
     tenant_deletion,
     users,
 )
-from gateway.api.caller import Me, Model, Models, Request
+from gateway.api.caller import Me, Model, Models, Request, Version
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
 from gateway.api.doorway import Doorway
@@ -54,6 +54,7 @@ def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
         [
             _get("/health", Health()),
             _get("/ready", Ready(house)),
+            _get("/version", Version(house)),
             generate(CHAT),
             generate(COMPLETIONS),
             _get("/v1/models", Models(house)),
@@ -88,6 +89,7 @@ def admin_app(house: House) -> ASGIApp:
                 _get("/health", Health()),
                 _get("/ready", Ready(house)),
                 _get("/metrics", route(admin.metrics)),
+                _get("/load", route(admin.load)),
                 _get("/v1/admin/status", route(admin.status)),
                 _get("/v1/admin/queue", asked(admin.queue)),
                 _get("/v1/admin/promises", asked(admin.promises)),

@@ -324,6 +324,7 @@ async def opened(
             live=live,
             metrics=Metrics(
                 gauges=lambda: {each.name: each.executor.gauges for each in deployments},
+                cards=lambda: {each.name: each.executor.card for each in deployments},
                 vllm_names=settings.vllm_metrics,
             ),
             caches=caches,

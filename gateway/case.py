@@ -94,6 +94,7 @@ class Case:
     job: Job
     received_wall_ms: int
     received_ns: int
+    trace_id: str | None = None  # of the caller's own trace: for the log
     admitted_ns: int | None = None
     left_ns: int | None = None  # when nobody listened any more
     closed_ns: int | None = None
@@ -275,6 +276,7 @@ class Case:
         meters = self.meters()
         return {
             "request_id": self.request_id,
+            "trace_id": self.trace_id,
             "tenant": self.who.tenant,
             "route": self.job.route,
             "model": self.job.model,

@@ -260,6 +260,10 @@ def from_deny(deny: Deny) -> ApiError:
     elif row.status == 429 or (row.status == 503 and deny.retry_after_ms is not None):
         wait_ms = max(0, deny.retry_after_ms or 1000)
         headers["retry-after"] = str(min(60, max(1, -(-wait_ms // 1000))))
+        if (
+            row.code == "rate_limit_exceeded"
+        ):  # the caller's own bucket: what a queue says is rounded
+            headers["retry-after-ms"] = str(min(60_000, max(1, wait_ms)))
         if wait_ms > 60_000:
             headers["x-should-retry"] = "false"
     message = row.says.format(

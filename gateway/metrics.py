@@ -7,14 +7,14 @@ key or request id is ever a label.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from executor.contract import Gauges
+from executor.contract import Gauges, ModelCard
 from gateway.labelled import Labelled
 from gateway.metrics_classes import ClassMetrics
 
@@ -26,15 +26,23 @@ SECONDS: Final = (
     1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
 )  # fmt: skip
 TOKENS: Final = tuple(float(2**power) for power in range(18))
+CHOICES: Final = (1.0, 2.0, 5.0, 10.0, 20.0)
 OWN_PREFIX: Final = "lockgate_"
 VLLM_PREFIX: Final = "vllm:"
+MODEL: Final = "model_name"
+ENGINE: Final = ("engine", "0")
+"""vLLM's second label.  A model has one executor here, so its value never changes."""
 
 
 class Metrics:
     """`observe` once a request, at its end; gauges are read from the executors when scraped."""
 
     def __init__(
-        self, *, gauges: Callable[[], dict[str, Gauges]], vllm_names: bool = False
+        self,
+        *,
+        gauges: Callable[[], dict[str, Gauges]],
+        cards: Callable[[], Mapping[str, ModelCard | None]],
+        vllm_names: bool = False,
     ) -> None:
         self.registry = CollectorRegistry()
         self.gauges = gauges
@@ -73,7 +81,13 @@ class Metrics:
             )
         )
         self.classes = ClassMetrics(self.registry, OWN_PREFIX, SECONDS)
-        self.registry.register(_ExecutorGauges(gauges, prefixes))
+        self.retried = Counter(
+            f"{OWN_PREFIX}retried_requests",
+            "Requests whose client says that it has tried them before, by how often.",
+            ("retries",),
+            registry=self.registry,
+        )
+        self.registry.register(_ExecutorGauges(gauges, cards, prefixes))
 
     def observe(self, case: Case) -> None:
         """A request has ended, one way or another."""
@@ -96,14 +110,21 @@ class Metrics:
 
 
 class _Family:
-    """The request metrics under one prefix."""
+    """The request metrics under one prefix, vLLM's with its second label."""
 
     def __init__(self, prefix: str, registry: CollectorRegistry) -> None:
+        engine = ENGINE[:1] if prefix == VLLM_PREFIX else ()
+        self._engine = ENGINE[1:] if prefix == VLLM_PREFIX else ()
+
         def histogram(name: str, says: str, buckets: Sequence[float]) -> Labelled[Histogram]:
             named = f"{prefix}{name}"
             return Labelled(
-                Histogram(named, says, ("model_name",), buckets=buckets, registry=registry)
+                Histogram(named, says, (MODEL, *engine), buckets=buckets, registry=registry)
             )
+
+        def counter(name: str, says: str, *labels: str) -> Labelled[Counter]:
+            named = (MODEL, *engine, *labels)
+            return Labelled(Counter(f"{prefix}{name}", says, named, registry=registry))
 
         def seconds(name: str, says: str) -> Labelled[Histogram]:
             return histogram(f"{name}_seconds", says, SECONDS)
@@ -111,63 +132,102 @@ class _Family:
         def tokens(name: str, says: str) -> Labelled[Histogram]:
             return histogram(name, says, TOKENS)
 
-        self.success = Labelled(
-            Counter(
-                f"{prefix}request_success",
-                "Requests that ended, by how.",
-                ("model_name", "finished_reason"),
-                registry=registry,
-            )
-        )
+        self.success = counter("request_success", "Requests that ended, by how.", "finished_reason")
+        self.looked_up = counter("prefix_cache_queries", "Prompt tokens looked up in the cache.")
+        self.found = counter("prefix_cache_hits", "Of these, those that were there.")
         self.ttft = seconds("time_to_first_token", "From arrival to the first token.")
         self.e2e = seconds("e2e_request_latency", "From arrival to the last word.")
         self.queue = seconds("request_queue_time", "Waiting for a place in the executor.")
         self.prefill = seconds("request_prefill_time", "Reading the prompt.")
         self.decode = seconds("request_decode_time", "Writing the answer.")
+        self.inference = seconds("request_inference_time", "Reading and writing.")
         self.per_token = seconds(
             "request_time_per_output_token", "Mean over one answer, of several the slowest."
         )
         self.prompt = tokens("request_prompt_tokens", "Prompt tokens of a request.")
         self.generation = tokens("request_generation_tokens", "Tokens generated for a request.")
+        self.longest = tokens("request_max_num_generation_tokens", "Of the longest of its choices.")
+        self.asked_tokens = tokens("request_params_max_tokens", "The most that was asked for.")
+        self.asked_choices = histogram("request_params_n", "Choices that were asked for.", CHOICES)
 
     def observe(self, case: Case) -> None:
-        model = case.job.model
+        job, ended = case.job, case.ended.values()
+        named = (job.model, *self._engine)
         meters = case.meters()
         finished = case.finish_reason if case.outcome == "completed" else case.outcome
-        self.success.labels(model, finished or "unknown").inc()
+        self.success.labels(*named, finished or "unknown").inc()
+        self.looked_up.labels(*named).inc(job.prompt_tokens)
+        self.found.labels(*named).inc(min(job.prompt_tokens, sum(each.cached for each in ended)))
         if case.first_token_ns is not None:
-            self.ttft.labels(model).observe((case.first_token_ns - case.received_ns) / 1e9)
+            self.ttft.labels(*named).observe((case.first_token_ns - case.received_ns) / 1e9)
         if case.closed_ns is not None:
-            self.e2e.labels(model).observe((case.closed_ns - case.received_ns) / 1e9)
-        self.queue.labels(model).observe(case.span_ns("queued") / 1e9)
-        self.prefill.labels(model).observe(case.span_ns("prefill") / 1e9)
-        self.decode.labels(model).observe(case.span_ns("decode") / 1e9)
+            self.e2e.labels(*named).observe((case.closed_ns - case.received_ns) / 1e9)
+        prefill_ns, decode_ns = case.span_ns("prefill"), case.span_ns("decode")
+        self.queue.labels(*named).observe(case.span_ns("queued") / 1e9)
+        self.prefill.labels(*named).observe(prefill_ns / 1e9)
+        self.decode.labels(*named).observe(decode_ns / 1e9)
+        self.inference.labels(*named).observe((prefill_ns + decode_ns) / 1e9)
         if (pace := case.slowest()).tokens > 1:
-            self.per_token.labels(model).observe(pace.span_ns / 1e9 / (pace.tokens - 1))
-        self.prompt.labels(model).observe(meters.input)
-        self.generation.labels(model).observe(meters.output)
+            self.per_token.labels(*named).observe(pace.span_ns / 1e9 / (pace.tokens - 1))
+        self.prompt.labels(*named).observe(job.prompt_tokens)
+        self.generation.labels(*named).observe(meters.output)
+        self.longest.labels(*named).observe(max((each.generated for each in ended), default=0))
+        if job.max_output_tokens is not None:
+            self.asked_tokens.labels(*named).observe(job.max_output_tokens)
+        self.asked_choices.labels(*named).observe(job.n)
 
 
 class _ExecutorGauges(Collector):
     """Read at scrape time; nothing is pushed."""
 
-    def __init__(self, gauges: Callable[[], dict[str, Gauges]], prefixes: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        gauges: Callable[[], dict[str, Gauges]],
+        cards: Callable[[], Mapping[str, ModelCard | None]],
+        prefixes: tuple[str, ...],
+    ) -> None:
         self._gauges = gauges
+        self._cards = cards
         self._prefixes = prefixes
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         now = self._gauges()
         for prefix in self._prefixes:
+            labels, engine = [MODEL], []
+            if prefix == VLLM_PREFIX:
+                labels, engine = [MODEL, ENGINE[0]], [ENGINE[1]]
+                yield from self._vllm_only(now)
             for name, says, read in _GAUGES:
-                family = GaugeMetricFamily(f"{prefix}{name}", says, labels=["model_name"])
+                family = GaugeMetricFamily(f"{prefix}{name}", says, labels=labels)
                 for model, gauges in now.items():
-                    family.add_metric([model], read(gauges))
+                    family.add_metric([model, *engine], read(gauges))
                 yield family
             for name, says, read in _COUNTERS:
-                counter = CounterMetricFamily(f"{prefix}{name}", says, labels=["model_name"])
+                counter = CounterMetricFamily(f"{prefix}{name}", says, labels=labels)
                 for model, gauges in now.items():
-                    counter.add_metric([model], read(gauges))
+                    counter.add_metric([model, *engine], read(gauges))
                 yield counter
+
+    def _vllm_only(self, now: Mapping[str, Gauges]) -> Iterator[GaugeMetricFamily]:
+        """What Kubernetes' gateway for inference reads beside the gauges, and a board of vLLM's."""
+        waiting = GaugeMetricFamily(
+            f"{VLLM_PREFIX}num_requests_waiting_by_reason",
+            "Sequences waiting for a place; for room is the only reason here.",
+            labels=[MODEL, ENGINE[0], "reason"],
+        )
+        info = GaugeMetricFamily(
+            f"{VLLM_PREFIX}cache_config_info",
+            "The KV cache: blocks, and tokens of a block.",
+            labels=[MODEL, ENGINE[0], "block_size", "num_gpu_blocks"],
+        )
+        for model, gauges in now.items():
+            waiting.add_metric([model, ENGINE[1], "capacity"], gauges.waiting)
+        for model, card in self._cards().items():
+            if card is not None:
+                sizes = [str(card.block_tokens), str(card.kv_blocks)]
+                info.add_metric([model, ENGINE[1], *sizes], 1)
+        yield waiting
+        yield info
 
 
 def _kv_usage(gauges: Gauges) -> float:

@@ -53,6 +53,12 @@ async def metrics(call: Call) -> object:
     return metrics.exposition()
 
 
+async def load(call: Call) -> object:
+    """The requests that run here now, in vLLM's words: for a balancer that counts them."""
+    permit(access.may_operate(call.who))
+    return {"server_load": len(call.house.live)}
+
+
 async def queue(call: Call) -> object:
     """Who runs and who waits: all of it for operators, its own lanes for a tenant's administrator."""
     tenant = _watched(call, query(call.scope, frozenset({"tenant"})).get("tenant"))

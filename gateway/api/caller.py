@@ -2,12 +2,14 @@
 
     GET /v1/me                 GET /v1/models            GET /v1/models/{id}
     GET /v1/requests/{id}      (the owner, or an administrator of the same tenant)
+    GET /version               (callers alone: what runs is no stranger's business)
 
 Someone else's object and an absent one look the same (SECURITY.md P8).
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
@@ -35,6 +37,15 @@ class Me:
         async with told(self.house, who, request_id(scope), "/v1/me"):
             view = await standing_view(self.house, who)
         await respond(send, 200, json_bytes(view))
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    house: House
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await identify(self.house, scope)
+        await respond(send, 200, json_bytes({"version": importlib.metadata.version("lockgate")}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,12 @@ class Arrival:
     request_id: str
     wall_ms: int
     monotonic_ns: int
+    trace_id: str | None = None  # of the caller's own trace
 
     @classmethod
     def of(cls, clock: Clock, scope: Scope) -> Arrival:
-        return cls(request_id(scope), clock.wall_ms(), clock.monotonic_ns())
+        trace_id = scope["state"].get("trace_id")
+        return cls(request_id(scope), clock.wall_ms(), clock.monotonic_ns(), trace_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,10 @@ class Generate:
             end_user=None if named_user is None else house.pseudonym(spelt(who, named_user)),
             metadata=controls.metadata,
         )
-        case = Case(arrived.request_id, who, job, arrived.wall_ms, arrived.monotonic_ns)
+        case = Case(
+            *(arrived.request_id, who, job, arrived.wall_ms, arrived.monotonic_ns),
+            trace_id=arrived.trace_id,
+        )
         entry.doing.basis.model, entry.doing.basis.reads = job.model, job.reads
         head = Head(
             id=self.family.id_prefix + arrived.request_id.removeprefix("req_"),

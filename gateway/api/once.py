@@ -51,6 +51,9 @@ from tenants.store import StoreUnavailable
 from tenants.tempo import TempoAsk
 
 REPLAYED: Final = (b"idempotent-replayed", b"true")
+RETRIES: Final = {b"%d" % times: str(times) for times in range(1, 11)}
+"""What OpenAI's and Anthropic's clients say of how often they have asked before.  A client's word: counted, never
+believed, and a label of ten values."""
 PART_BYTES: Final = 64 * 1024
 """Of a kept stream, sent at once."""
 
@@ -65,6 +68,7 @@ class Once:
         arrived = Arrival.of(self.house.clock, scope)
         self.endpoint.open()
         who = await identify(self.house, scope)
+        self._count_retry(scope)
         entry = Entry(scope, arrived, who)
         async with self._told(entry):
             key = client_key(scope["headers"])
@@ -75,6 +79,11 @@ class Once:
             await self.endpoint.serve(entry, receive, send)
         else:
             await until_disconnect(receive, self._once(entry, send))
+
+    def _count_retry(self, scope: Scope) -> None:
+        for name, value in scope["headers"]:
+            if name == b"x-stainless-retry-count" and (said := RETRIES.get(value)) is not None:
+                self.house.metrics.retried.labels(said).inc()
 
     def _told(self, entry: Entry) -> AbstractAsyncContextManager[None]:
         return told(self.house, entry.who, entry.arrived.request_id, route_name(entry.scope))

@@ -66,7 +66,7 @@ def restore(
 
 def _book(config: Path | None, state_dir: Path | None) -> Path:
     try:
-        settings = choose(config, None, None, state_dir, None, None)
+        settings = choose(config, None, None, state_dir)
     except SettingsError as error:
         raise Refusal(str(error)) from None
     path = file_of(settings.state.database_url)

@@ -24,7 +24,7 @@ from gateway.settings import (
     SettingsError,
     development,
     load,
-    with_model_path,
+    with_model,
     with_state_dir,
 )
 from gateway.settings.development import PUBLIC_PORT
@@ -61,6 +61,13 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(min=1, max=1024, help="CPU threads of the model [all cores].")
     ] = None,
+    served_model_name: Annotated[
+        str | None, typer.Option(help="One more name that the model answers to.")
+    ] = None,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(min=16, max=10_000_000, help="Tokens of its context, prompt and answer."),
+    ] = None,
     metrics_compat: Annotated[
         MetricsCompat | None,
         typer.Option(help="Another server's metric names beside our own, for its dashboards."),
@@ -68,10 +75,13 @@ def serve(
 ) -> None:
     """Serve models: by --config, or else in development mode (two demo tenants, this machine only)."""
     try:
-        settings = choose(config, port, admin_port, state_dir, model, threads)
+        settings = choose(config, port, admin_port, state_dir)
+        settings = with_model(settings, model, served_model_name, max_model_len)
     except SettingsError as error:
         raise Refusal(str(error)) from None
-    settings = msgspec.structs.replace(settings, vllm_metrics=metrics_compat is not None)
+    settings = msgspec.structs.replace(
+        settings, threads=threads, vllm_metrics=metrics_compat is not None
+    )
     for sentence in settings.notices:
         note(f"note: {sentence}")
     for address, option in (
@@ -89,8 +99,6 @@ def choose(
     port: int | None,
     admin_port: int | None,
     state_dir: Path | None,
-    model: str | None,
-    threads: int | None,
 ) -> Settings:
     if config is None:
         settings = development(state_dir or VAR, port=port or PUBLIC_PORT, admin_port=admin_port)
@@ -99,10 +107,8 @@ def choose(
         if state_dir is not None:
             settings = with_state_dir(settings, state_dir, os.environ)
         settings = _with_ports(settings, port, admin_port)
-    if model is not None:
-        settings = with_model_path(settings, model)
     assert settings.mode is (Mode.DEVELOPMENT if config is None else Mode.PRODUCTION)
-    return msgspec.structs.replace(settings, threads=threads)
+    return settings
 
 
 def _with_ports(settings: Settings, port: int | None, admin_port: int | None) -> Settings:

@@ -5,7 +5,7 @@
 
 from gateway.settings.development import development
 from gateway.settings.faults import Fault, SettingsError
-from gateway.settings.load import load, with_model_path, with_state_dir
+from gateway.settings.load import load, with_model, with_state_dir
 from gateway.settings.shape import Mode, Settings
 
 __all__ = [
@@ -15,6 +15,6 @@ __all__ = [
     "SettingsError",
     "development",
     "load",
-    "with_model_path",
+    "with_model",
     "with_state_dir",
 ]

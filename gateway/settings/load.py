@@ -15,7 +15,7 @@ import msgspec
 from gateway.settings.decode import decode
 from gateway.settings.faults import Fault, SettingsError
 from gateway.settings.rules import CHECKS, cross, notices
-from gateway.settings.shape import Audit, File, Listen, Mode, Settings
+from gateway.settings.shape import Audit, File, Listen, Mode, ModelName, Settings
 
 CONFIG_BYTES_MAX = 4 << 20
 ENV_CONFIG = "LOCKGATE_CONFIG"
@@ -100,21 +100,47 @@ def with_state_dir(settings: Settings, state_dir: Path, env: Mapping[str, str]) 
     )
 
 
-def with_model_path(settings: Settings, path: str) -> Settings:
-    """The one model, from another place.  Raises SettingsError where there are several."""
+def with_model(
+    settings: Settings,
+    path: str | None,
+    served_name: str | None = None,
+    context_tokens: int | None = None,
+) -> Settings:
+    """The one model: from another place, answering to one more name, with another context.  What is None stays.
+    Raises SettingsError where there are several models, and for what is no name."""
+    given = {"--model": path, "--served-model-name": served_name, "--max-model-len": context_tokens}
+    said = [option for option, value in given.items() if value is not None]
+    if not said:
+        return settings
     if len(settings.models) != 1:
         names = ", ".join(model.name for model in settings.models)
-        raise SettingsError(
-            settings.source,
-            [
-                Fault(
-                    "--model", f"could be any of {names}", "one model", "Set its path in the file."
-                )
-            ],
+        raise _one_fault(
+            settings, said[0], f"could be any of {names}", "one model", "Say it in the file."
         )
-    return msgspec.structs.replace(
-        settings, models=(msgspec.structs.replace(settings.models[0], path=path),)
+    model = settings.models[0]
+    aliases = model.aliases
+    if served_name is not None and served_name not in {model.name, *aliases}:
+        try:
+            aliases = (*aliases, msgspec.convert(served_name, ModelName))
+        except msgspec.ValidationError:
+            raise _one_fault(
+                settings,
+                "--served-model-name",
+                "is no name of a model",
+                "as org/name-1.5",
+                "Choose another.",
+            ) from None
+    changed = msgspec.structs.replace(
+        model,
+        path=path or model.path,
+        aliases=aliases,
+        context_tokens=context_tokens or model.context_tokens,
     )
+    return msgspec.structs.replace(settings, models=(changed,))
+
+
+def _one_fault(settings: Settings, option: str, *words: str) -> SettingsError:
+    return SettingsError(settings.source, [Fault(option, *words)])
 
 
 def _read(path: Path, source: str) -> str:

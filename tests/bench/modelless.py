@@ -86,7 +86,7 @@ def main() -> int:
     options = parser.parse_args()
     without_model(Pace(options.steps, options.step_ms))
     without(options.without)
-    settings = choose(options.config, None, None, None, None, None)
+    settings = choose(options.config, None, None, None)
     if options.profile is None:
         return bootstrap.run(settings)
     profile = cProfile.Profile()

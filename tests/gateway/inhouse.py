@@ -271,7 +271,11 @@ async def inhouse(
             promises=Promises(clock.wall_ms),
             live=live,
             registered=registered,
-            metrics=Metrics(gauges=lambda: {MODEL: echo.gauges}, vllm_names=True),
+            metrics=Metrics(
+                gauges=lambda: {MODEL: echo.gauges},
+                cards=lambda: {MODEL: echo.card},
+                vllm_names=True,
+            ),
             log=log,
             pseudonym=keyring.pseudonymiser(),
             secrets=secrets_of,

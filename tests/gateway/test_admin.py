@@ -49,6 +49,7 @@ def door(method: str, path: str, *allowed: str, **more: object) -> Door:
 
 DOORS = (
     door("GET", "/metrics", OPERATOR, MONEY),
+    door("GET", "/load", OPERATOR),
     door("GET", "/v1/admin/status", OPERATOR),
     door("GET", "/v1/admin/tenants", OPERATOR),
     door("GET", "/v1/admin/keys", OPERATOR, ADMIN, query="tenant=acme"),

@@ -51,6 +51,9 @@ def test_retry_after_is_whole_seconds_within_a_minute(reason: Reason, wait_ms: i
         assert 1 <= int(retry_after) <= 60
         if wait_ms is not None and 0 < wait_ms <= 60_000:
             assert int(retry_after) * 1000 >= wait_ms, "a caller would come back too early"
+    if (precise := why.headers.get("retry-after-ms")) is not None:
+        assert why.code == "rate_limit_exceeded", "what others' load moves is told in whole seconds"
+        assert 1 <= int(precise) <= 60_000
     if wait_ms is not None and wait_ms > 60_000 and why.status == 429:
         assert why.headers["x-should-retry"] == "false", "no client waits so long"
 
@@ -67,7 +70,7 @@ def test_a_spent_budget_is_not_retried() -> None:
 def test_a_spent_rate_is_retried(reason: Reason) -> None:
     why = denied(reason, 1500)
     assert (why.status, why.kind, why.code) == (429, "rate_limit_error", "rate_limit_exceeded")
-    assert why.headers == {"retry-after": "2"}
+    assert why.headers == {"retry-after": "2", "retry-after-ms": "1500"}
     assert why.retryable
 
 

@@ -188,7 +188,8 @@ def test_a_request_id_is_minted_and_the_callers_is_only_kept(
     sent: list[bytes], kept: str | None
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["state"] == {"request_id": "req_7", "client_request_id": kept}
+        state = {"request_id": "req_7", "client_request_id": kept, "trace_id": None}
+        assert scope["state"] == state
         await respond(send, 200, [(b"X-Request-Id", b"forged")], b"")
 
     server = Server(headers=[(b"x-request-id", value) for value in sent])
@@ -542,3 +543,35 @@ def test_every_refusal_bears_the_stamps_of_an_answer() -> None:
     assert server.headers[b"x-request-id"] == b"req_1"
     assert server.headers[b"cache-control"] == b"no-store"
     assert server.headers[b"access-control-allow-origin"] == ORIGIN[1]
+
+
+TRACE = b"4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    (
+        ([b"00-%b-00f067aa0ba902b7-01" % TRACE], TRACE.decode()),
+        ([b"00-%b-00f067aa0ba902b7-00" % TRACE], TRACE.decode()),
+        ([b"cc-%b-00f067aa0ba902b7-01-what-comes-later" % TRACE], TRACE.decode()),
+        ([b"00-%b-00f067aa0ba902b7-01-more" % TRACE], None),
+        ([b"cc-%b-00f067aa0ba902b7-01more" % TRACE], None),
+        ([b"ff-%b-00f067aa0ba902b7-01" % TRACE], None),
+        ([b"00-%b-00f067aa0ba902b7-01" % TRACE.upper()], None),
+        ([b"00-%b-00f067aa0ba902b7-01" % (b"0" * 32)], None),
+        ([b"00-%b-%b-01" % (TRACE, b"0" * 16)], None),
+        ([b"00-%b-00f067aa0ba902b7-01" % TRACE] * 2, None),
+        ([b"alice"], None),
+        ([b""], None),
+        ([], None),
+    ),
+)
+def test_of_a_callers_trace_only_its_id_is_kept(sent: list[bytes], kept: str | None) -> None:
+    """The examples of W3C Trace Context §3.2, and what is none."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["state"]["trace_id"] == kept
+        await respond(send, 200, [], b"")
+
+    server = Server(headers=[(b"traceparent", value) for value in sent])
+    run(lambda: server.serve(RequestId(app, lambda: "req_7")))

@@ -15,7 +15,7 @@ from executor.__main__ import _parser
 from executor.contract import Workload
 from gateway.assembly import executor_command
 from gateway.service_classes import workloads
-from gateway.settings import Fault, Mode, SettingsError, development, load, with_model_path
+from gateway.settings import Fault, Mode, SettingsError, development, load, with_model
 from gateway.settings.decode import decode
 from gateway.settings.facts import budget, limits, price, service_classes
 from gateway.settings.load import CONFIG_BYTES_MAX, parse, with_state_dir
@@ -411,10 +411,22 @@ def test_what_was_placed_elsewhere_on_purpose_stays() -> None:
 
 def test_model_replaces_the_path_of_the_only_model() -> None:
     settings = development(Path("var"), env={})
-    assert with_model_path(settings, "/m.gguf").models[0].path == "/m.gguf"
+    assert with_model(settings, "/m.gguf").models[0].path == "/m.gguf"
     two = msgspec.structs.replace(settings, models=settings.models * 2)
     with pytest.raises(SettingsError, match="--model"):
-        with_model_path(two, "/m.gguf")
+        with_model(two, "/m.gguf")
+    assert with_model(two, None) is two
+
+
+def test_the_only_model_takes_a_name_and_a_context_as_vllm_calls_them() -> None:
+    settings = development(Path("var"), env={})
+    (model,) = with_model(settings, None, "gpt-4o", 2048).models
+    assert (model.aliases[-1], model.context_tokens) == ("gpt-4o", 2048)
+    assert model.name == settings.models[0].name
+    assert with_model(settings, None, model.name).models == settings.models
+    for wrong in ("", "../etc/passwd", "a b", "x" * 500):
+        with pytest.raises(SettingsError, match="--served-model-name"):
+            with_model(settings, None, wrong)
 
 
 def test_development_is_the_example_on_loopback_without_issuers() -> None:
