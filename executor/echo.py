@@ -14,9 +14,9 @@ Refuses to know: torch, HTTP.  Nothing here sleeps: a test's `gate` says when a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from itertools import count, groupby
+from itertools import count
 from time import monotonic_ns
 from typing import Final
 
@@ -29,7 +29,6 @@ from executor.contract import (
     Ended,
     ExecutorLost,
     Gauges,
-    Lane,
     Listed,
     Logprob,
     ModelCard,
@@ -43,7 +42,8 @@ from executor.contract import (
     Waiting,
     Workload,
 )
-from executor.echo_card import BLOCK_TOKENS, IM_START, VOCAB_SIZE, echo_card
+from executor.echo_card import IM_START, VOCAB_SIZE, echo_card
+from executor.echo_job import Job, lanes
 from executor.echo_meter import Meter
 from executor.overview import overview
 from executor.starts import Starts
@@ -92,8 +92,8 @@ class EchoExecutor:
         self._crash_at = crash_at
         self._clock_ns = clock_ns
         self._numbers = count(1)
-        self._waiting: list[_Job] = []
-        self._running: list[_Job] = []
+        self._waiting: list[Job] = []
+        self._running: list[Job] = []
         self._starts = Starts()
         self._totals = Gauges()
         self._meter = Meter(clock_ns)
@@ -158,7 +158,7 @@ class EchoExecutor:
 
     async def look(self, tenant: str | None = None) -> Overview:
         self._present()
-        return overview(_lanes(self._running, self._waiting, self._clock_ns()), tenant)
+        return overview(lanes(self._running, self._waiting, self._clock_ns()), tenant)
 
     def _present(self) -> ModelCard:
         if self._card is None:
@@ -194,7 +194,7 @@ class EchoExecutor:
         longest = max(1, min(job.max_new_tokens, room - len(job.prompt)))
         numbered = msgspec.structs.replace(job, request=next(self._numbers), max_new_tokens=longest)
         turn = MailboxTurn(numbered, clock_ns=self._clock_ns, start=self._meter.start)
-        mine = _Job(numbered, turn, self._clock_ns())
+        mine = Job(numbered, turn, self._clock_ns())
         if not job.prompt or len(job.prompt) + 1 > room:
             detail = f"a prompt of {len(job.prompt)} tokens and one more do not fit in {room}"
             turn.push(Ended(request=turn.request, cause=Cause.REFUSED, detail=detail))
@@ -240,11 +240,11 @@ class EchoExecutor:
                     job.job.queue_ms_max / 1000, self._expire, job
                 )
 
-    def _expire(self, job: _Job) -> None:
+    def _expire(self, job: Job) -> None:
         if job in self._waiting:
             self._end(job, Cause.QUEUE_DEADLINE)
 
-    def _drop(self, job: _Job) -> None:
+    def _drop(self, job: Job) -> None:
         """Out of every list, its task too.  Again is fine."""
         job.cancel_timer()
         if job.task is not None and job.task is not asyncio.current_task():
@@ -255,13 +255,13 @@ class EchoExecutor:
         if self._card is not None:
             self._admit()
 
-    def _leave(self, job: _Job) -> None:
+    def _leave(self, job: Job) -> None:
         """It speaks no more, and is charged for nothing from here on."""
         if job in self._running:
             self._meter.charge(self._running)
             self._running.remove(job)
 
-    def _end(self, job: _Job, cause: Cause, detail: str = "", *, displaced: bool = False) -> None:
+    def _end(self, job: Job, cause: Cause, detail: str = "", *, displaced: bool = False) -> None:
         self._leave(job)
         now_ns = self._clock_ns()
         marks = [job.submitted_ns, job.started_ns, job.first_ns, now_ns]
@@ -287,7 +287,7 @@ class EchoExecutor:
 
     # Speaking
 
-    async def _play(self, job: _Job) -> None:
+    async def _play(self, job: Job) -> None:
         """Say it all; a gate that raises is a crash."""
         try:
             cause = await self._speak(job)
@@ -296,7 +296,7 @@ class EchoExecutor:
         else:
             self._end(job, cause)
 
-    async def _speak(self, job: _Job) -> Cause:
+    async def _speak(self, job: Job) -> Cause:
         submit, turn = job.job, job.turn
         total = len(submit.prompt)
         job.cached, job.pinned = self._found(submit)
@@ -332,67 +332,6 @@ class EchoExecutor:
             steps=self._totals.steps + 1,
             prompt_tokens=self._totals.prompt_tokens + prompt_tokens,
             generated_tokens=self._totals.generated_tokens + generated_tokens,
-        )
-
-
-class _Job:
-    """A turn in line or speaking."""
-
-    def __init__(self, job: Submit, turn: MailboxTurn, now_ns: int) -> None:
-        self.job = job
-        self.turn = turn
-        self.submitted_ns = now_ns
-        self.started_ns: int | None = None
-        self.first_ns: int | None = None
-        self.prefilled = self.cached = self.pinned = 0
-        self.generated = 0
-        self.device_ns = 0
-        self.place: int | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-
-    @property
-    def tenant(self) -> str:
-        return self.job.share[0][0] if self.job.share else ""
-
-    @property
-    def weight(self) -> float:
-        return self.job.share[0][1] if self.job.share else 1.0
-
-    @property
-    def lane(self) -> tuple[str, str]:
-        return self.job.workload, self.tenant
-
-    @property
-    def blocks(self) -> int:
-        """Reserved for the longest it may become: the echo has no preemption."""
-        return -(-(len(self.job.prompt) + self.job.max_new_tokens) // BLOCK_TOKENS)
-
-    def cancel_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
-
-def _lanes(running: list[_Job], waiting: list[_Job], now_ns: int) -> Iterator[Lane]:
-    """Every job takes turns with every other, so what a lane has of the echo is its part of those that
-    speak."""
-    weights = {job.tenant: job.weight for job in (*running, *waiting)}
-    speaking = set(map(id, running))
-    everybody = sorted((*running, *waiting), key=lambda job: job.lane)
-    for (workload, tenant), group in groupby(everybody, key=lambda job: job.lane):
-        jobs = list(group)
-        here = [job for job in jobs if id(job) in speaking]
-        waits_ns = [now_ns - job.submitted_ns for job in jobs if id(job) not in speaking]
-        yield Lane(
-            workload=workload,
-            tenant=tenant,
-            running=len(here),
-            waiting=len(waits_ns),
-            blocks=sum(job.blocks for job in here),
-            used=len(here) / max(1, len(running)),
-            due=weights[tenant] / sum(weights.values()),
-            oldest_ms=max(waits_ns, default=0) // 1_000_000,
         )
 
 
