@@ -20,6 +20,7 @@ from gateway.api import (
     admin_call,
     budgets,
     cache,
+    cancelling,
     documents,
     exports,
     finance,
@@ -42,10 +43,15 @@ from gateway.errors import ApiError, not_found
 from gateway.house import House
 from tenants.documents import Kind
 
+GENERATING = (CHAT, COMPLETIONS)
+"""The endpoints that ask a model."""
+
 
 def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
     """What customers reach."""
     doorway = Doorway()
+
+    cancel = cancelling.Cancel(house, tuple(family.route for family in GENERATING))
 
     def generate(family: Family) -> Route:
         return _post(family.route, Once(house, Generate(house, family, draw_seed), doorway))
@@ -55,8 +61,8 @@ def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
             _get("/health", Health()),
             _get("/ready", Ready(house)),
             _get("/version", Version(house)),
-            generate(CHAT),
-            generate(COMPLETIONS),
+            *map(generate, GENERATING),
+            _post(cancelling.ROUTE, Once(house, cancel, doorway)),
             _get("/v1/models", Models(house)),
             _get("/v1/models/{id:path}", Model(house)),
             _get("/v1/me", Me(house)),

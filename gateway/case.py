@@ -17,6 +17,7 @@ from gateway.errors import ApiError
 from gateway.metering import TURNED_AWAY, Part, billed, our_fault
 from gateway.middleware.wire import ClientGone
 from policies.facts import Meters, Principal
+from policies.limits import Bound
 from policies.price import Charge
 from policies.scope.labels import Label
 from security.audit import AuditEvent
@@ -100,6 +101,7 @@ class Case:
     closed_ns: int | None = None
     headroom: Headroom | None = None
     dims: Dimensions | None = None
+    clamped_by: Bound | None = None  # what set the length of the output, where not the client
     hold: Hold | None = None
     ended: dict[int, Ended] = field(default_factory=dict)
     paces: dict[int, Pace] = field(default_factory=dict)
@@ -192,6 +194,15 @@ class Case:
             and self.finish_reasons.get(index) == "length"
             and self.ended[index].generated >= self.hold.output_tokens
         )
+
+    def limit(self, index: int) -> str | None:
+        """What ended a choice that ended `length`: `token_budget`, `context` (no room was left) or `max_tokens`."""
+        if self.finish_reasons.get(index) != "length":
+            return None
+        if self.limited_by_budget(index):
+            return "token_budget"
+        roomless = self.clamped_by in {Bound.CONTEXT, Bound.KV_MEMORY}
+        return "context" if roomless else "max_tokens"
 
     @property
     def reason(self) -> str | None:

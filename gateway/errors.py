@@ -54,6 +54,11 @@ class ApiError(Exception):
         )
 
     @property
+    def retry_after_ms(self) -> int | None:
+        seconds = self.headers.get("retry-after")
+        return None if seconds is None else int(seconds) * 1000
+
+    @property
     def record_kind(self) -> str:
         """The kind of its audit record (SECURITY.md §4)."""
         if self.status in {401, 403, 404}:

@@ -49,7 +49,7 @@ async def serve(house: House, who: Principal, job: Job, case: Case) -> AsyncIter
     words after it: nothing completes whose record is not durable.  Raises ApiError."""
     async with recorded(house, case):
         grant = authorize(house, who, job)
-        case.dims = grant.dims
+        case.dims, case.clamped_by = grant.dims, grant.sized.clamped_by
         async with (
             admitted(house, grant, case),
             reserved(house, grant, case) as hold,

@@ -50,7 +50,9 @@ class Chunks:
         so_far = usage if self._controls.continuous_usage else None
         for index in range(case.job.choices):
             parts.append(self._open(index))
-            limited = "token_budget" if case.limited_by_budget(index) else None
+            limited = case.limit(index)
+            if limited != "token_budget" and not self._controls.x_status:
+                limited = None  # the client's own number, or what it knows of the model
             reason = case.finish_reasons[index]
             parts.append(self._wording.finish(index, reason, x_limit=limited, usage=so_far))
         if self._controls.include_usage:
@@ -59,16 +61,17 @@ class Chunks:
 
     def status(self, told: Waiting | Prefilling) -> bytes:
         if isinstance(told, Waiting):
-            if self._controls.x_status:
-                return self._wording.status("queued", position=told.position)
-            return sse.queued_comment(told.position, None)
+            if not self._controls.x_status:
+                return sse.queued_comment(told.position, told.eta_ms)
+            eta = {} if told.eta_ms is None else {"eta_ms": told.eta_ms}
+            return self._wording.status("queued", position=told.position, **eta)
         progress = told.done_tokens / max(1, told.total_tokens)
         if self._controls.x_status:
             return self._wording.status("preparing", progress=round(progress, 2))
         return sse.preparing_comment(progress)
 
     def error(self, why: ApiError) -> bytes:
-        return sse.fault(why)
+        return sse.fault(why, x_status=self._controls.x_status)
 
     def _open(self, index: int) -> bytes:
         if index in self._opened or not isinstance(self._wording, ChatStream):

@@ -33,9 +33,17 @@ DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
-def fault(error: ApiError) -> bytes:
-    """After the first byte, and the last words of its stream; no choice gets a finish reason."""
-    return b"data: " + error.json() + b"\n\n" + DONE
+def fault(error: ApiError, *, x_status: bool = False) -> bytes:
+    """After the first byte, and the last words of its stream; no choice gets a finish reason.
+    `x_status`: the client asked to be told whether, and when, to come again."""
+    body = error.body()
+    if x_status:
+        body["x_status"] = {
+            "state": "failed",
+            "retryable": error.retryable,
+            "retry_after_ms": error.retry_after_ms,
+        }
+    return b"data: " + _encode(body) + b"\n\n" + DONE
 
 
 def queued_comment(position: int, eta_ms: int | None) -> bytes:
