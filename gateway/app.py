@@ -39,11 +39,12 @@ from gateway.api.generate import Family, Generate
 from gateway.api.health import Health, Ready
 from gateway.api.once import Once
 from gateway.api.problems import Problems
+from gateway.api.responses import RESPONSES
 from gateway.errors import ApiError, not_found
 from gateway.house import House
 from tenants.documents import Kind
 
-GENERATING = (CHAT, COMPLETIONS)
+GENERATING = (CHAT, COMPLETIONS, RESPONSES)
 """The endpoints that ask a model."""
 
 

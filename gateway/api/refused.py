@@ -116,8 +116,34 @@ _COMPLETION: _Table = {
     "suffix": (("",), "Filling in the middle is not supported here: leave '{name}' out."),
 }
 
+_RESPONSES: _Table = {
+    "background": (
+        (False,),
+        "Answers are not made in the background here yet: leave '{name}' out.",
+    ),
+    "context_management": ((), _NOT_YET),
+    "conversation": ((), "'{name}' is not supported here: send the whole conversation as input."),
+    "function_call": ((), "'{name}' is not a field here: use tools and tool_choice."),
+    "functions": ((), "'{name}' is not a field here: use tools and tool_choice."),
+    "logprobs": (
+        (False,),
+        "'{name}' is not a field here: use include: ['message.output_text.logprobs'].",
+    ),
+    "max_completion_tokens": ((), "'{name}' is not a field here: use max_output_tokens."),
+    "max_tokens": ((), "'{name}' is not a field here: use max_output_tokens."),
+    "messages": ((), "'{name}' is not a field here: use input."),
+    "moderation": ((), _NOT_YET),
+    "n": ((1,), "'{name}' is not a field here: a response is one answer."),
+    "previous_response_id": ((), "Answers are not stored here yet: send the whole conversation."),
+    "reasoning_effort": ((), "'{name}' is not a field here: use reasoning.effort."),
+    "response_format": ((), "'{name}' is not a field here: use text.format."),
+    "store": ((False,), "Answers are not stored here yet: leave '{name}' out, or send false."),
+    "truncation": (("disabled",), "Nothing is left out of a conversation here: send 'disabled'."),
+}
+
 CHAT: _Table = MappingProxyType({**_EVERYWHERE, **_CHAT})
 COMPLETION: _Table = MappingProxyType({**_EVERYWHERE, **_COMPLETION})
+RESPONSES: _Table = MappingProxyType({**_EVERYWHERE, **_RESPONSES})
 
 
 def refuse(request: Mapping[str, Any], table: _Table) -> None:

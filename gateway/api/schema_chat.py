@@ -135,16 +135,18 @@ def parse_chat(body: object, *, vocab_size: int) -> ChatJob:
         ),
         tuple(message for message, _ in read),
         extras,
-        References(_documents([id_ for _, ids in read for id_ in ids]), _template(request.prompt)),
+        References(
+            documents_once([id_ for _, ids in read for id_ in ids], "messages"),
+            _template(request.prompt),
+        ),
     )
 
 
-def _documents(ids: Sequence[str]) -> tuple[str, ...]:
+def documents_once(ids: Sequence[str], param: str) -> tuple[str, ...]:
+    """Raises ApiError 400 where there are too many."""
     once = tuple(dict.fromkeys(ids))
     if len(once) > DOCUMENTS_MAX:
-        raise invalid(
-            f"messages: at most {DOCUMENTS_MAX} documents in a request.", param="messages"
-        )
+        raise invalid(f"{param}: at most {DOCUMENTS_MAX} documents in a request.", param=param)
     return once
 
 

@@ -38,12 +38,16 @@ def fault(error: ApiError, *, x_status: bool = False) -> bytes:
     `x_status`: the client asked to be told whether, and when, to come again."""
     body = error.body()
     if x_status:
-        body["x_status"] = {
-            "state": "failed",
-            "retryable": error.retryable,
-            "retry_after_ms": error.retry_after_ms,
-        }
+        body["x_status"] = failed_status(error)
     return b"data: " + _encode(body) + b"\n\n" + DONE
+
+
+def failed_status(error: ApiError) -> dict[str, object]:
+    return {
+        "state": "failed",
+        "retryable": error.retryable,
+        "retry_after_ms": error.retry_after_ms,
+    }
 
 
 def queued_comment(position: int, eta_ms: int | None) -> bytes:

@@ -1,0 +1,103 @@
+"""openai-python's `client.responses`, as customers run it, against the whole front on loopback.  API.md §1, §2 (72)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from openai.types.responses import ResponseTextDeltaEvent
+
+from tests.clients.serving import Serving, serving
+from tests.clients.test_openai_python import client
+from tests.gateway.inhouse import MODEL
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Serving]:
+    with serving(tmp_path) as here:
+        yield here
+        here.at_rest()
+
+
+def test_whole_and_streamed_say_the_same(site: Serving) -> None:
+    with client(site) as ai:
+        whole = ai.responses.create(
+            model=MODEL, input="hello 😀", instructions="Be kind.", metadata={"k": "v"}
+        )
+        assert whole.status == "completed"
+        assert "hello 😀" in whole.output_text
+        assert whole.usage is not None
+        assert whole.metadata == {"k": "v"}
+        text, final = "", None
+        with ai.responses.create(
+            model=MODEL, input="hello 😀", instructions="Be kind.", stream=True
+        ) as events:
+            for event in events:
+                if event.type == "response.output_text.delta":
+                    text += event.delta
+                if event.type == "response.completed":
+                    final = event.response
+        assert text == whole.output_text
+        assert final is not None
+        assert final.output_text == text
+        assert final.usage == whole.usage
+    assert site.take_attempts() == [(200, "0")] * 2
+
+
+def test_the_stream_helper_follows_every_event(site: Serving) -> None:
+    with client(site) as ai, ai.responses.stream(model=MODEL, input="hello") as stream:
+        deltas = [e for e in stream if isinstance(e, ResponseTextDeltaEvent)]
+        final = stream.get_final_response()
+    assert final.output_text == "".join(each.delta for each in deltas)
+    assert final.status == "completed"
+
+
+def test_what_was_said_is_sent_back_as_it_came(site: Serving) -> None:
+    with client(site) as ai:
+        first = ai.responses.create(model=MODEL, input="hello")
+        second = ai.responses.create(
+            model=MODEL,
+            input=[
+                {"role": "user", "content": "hello"},
+                *(item.to_dict() for item in first.output),  # type: ignore[list-item]
+                {"role": "user", "content": [{"type": "input_text", "text": "again"}]},
+            ],
+        )
+        assert "assistant\n" + first.output_text in second.output_text
+        assert "again" in second.output_text
+
+
+def test_log_probabilities_are_read(site: Serving) -> None:
+    with client(site) as ai:
+        answer = ai.responses.create(
+            model=MODEL,
+            input="hello",
+            include=["message.output_text.logprobs"],
+            top_logprobs=2,
+            max_output_tokens=4,
+        )
+        assert answer.status == "incomplete"
+        assert answer.incomplete_details is not None
+        assert answer.incomplete_details.reason == "max_output_tokens"
+        (item,) = answer.output
+        assert item.type == "message"
+        (part,) = item.content
+        assert part.type == "output_text"
+        assert part.logprobs is not None
+        assert "".join(each.token for each in part.logprobs) == answer.output_text
+
+
+def test_each_refusal_is_the_class_that_clients_catch(site: Serving) -> None:
+    with client(site) as ai:
+        with pytest.raises(openai.BadRequestError) as bad:
+            ai.responses.create(model=MODEL, input="x", max_output_tokens=0)
+        assert bad.value.param == "max_output_tokens"
+        with pytest.raises(openai.BadRequestError) as hosted:
+            ai.responses.create(model=MODEL, input="x", tools=[{"type": "web_search"}])
+        assert (hosted.value.code, hosted.value.param) == ("unsupported", "tools[0].type")
+        with pytest.raises(openai.NotFoundError):
+            ai.responses.create(model="absent", input="x")
