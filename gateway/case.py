@@ -108,6 +108,7 @@ class Case:
     device_start: str | None = None
     output_caps: dict[int, int] = field(default_factory=dict)
     finish_reasons: dict[int, str] = field(default_factory=dict)
+    stopped_by: dict[int, int] = field(default_factory=dict)  # which of the stop strings
     delivered_tokens: int = 0
     first_token_ns: int | None = None
     charge: Charge | None = None

@@ -123,3 +123,5 @@ class Telling:
     def _stop(self, voice: Voice) -> None:
         self._case.cap_output(voice.index, voice.tokens)
         self._case.finish_reasons[voice.index] = "stop"
+        if voice.reply.stopped_by is not None:
+            self._case.stopped_by[voice.index] = voice.reply.stopped_by

@@ -61,6 +61,11 @@ class Reply:
         # one more where it leaves a character incomplete.
         self._waiting: deque[tuple[int, int, ShownToken]] = deque()
 
+    @property
+    def stopped_by(self) -> int | None:
+        """Which of the stop strings was completed."""
+        return self._stops.found
+
     def push(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> Piece:
         """`logprobs` one a token where asked for."""
         if self._stops.hit:

@@ -18,10 +18,11 @@ class Automaton:
     """The stops of one request, read by all its choices.  Frozen once built.  Bounds on number and
     length of `stops` are the schema's; within them it may take 3 MB."""
 
-    __slots__ = ("depth", "fail", "longest", "next")
+    __slots__ = ("depth", "fail", "longest", "next", "stops")
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
         assert "" not in stops  # the schema has refused it
+        self.stops = tuple(stops)
         self.next: list[dict[str, int]] = [{}]
         self.depth = [0]
         self.longest = [0]
@@ -59,15 +60,20 @@ class Automaton:
 
 
 class StopStrings:
-    """One choice's place in the automaton, and what is held back of its text."""
+    """One choice's place in the automaton, and what is held back of its text.  `found`: which of the stops was
+    completed."""
 
-    __slots__ = ("_automaton", "_held", "_state", "hit")
+    __slots__ = ("_automaton", "_held", "_state", "found")
 
     def __init__(self, stops: Automaton | Sequence[str] = ()) -> None:
         self._automaton = stops if isinstance(stops, Automaton) else Automaton(stops)
-        self.hit = False
+        self.found: int | None = None
         self._held = ""
         self._state = 0
+
+    @property
+    def hit(self) -> bool:
+        return self.found is not None
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that is safe to show, and whether a stop string was completed.  After a hit there
@@ -83,10 +89,10 @@ class StopStrings:
                 state = fail[state]
             state = found or 0
             if cut := automaton.longest[state]:
-                self.hit = True
-                safe = (self._held + text)[: place - cut]
+                said = (self._held + text)[:place]
+                self.found = automaton.stops.index(said[place - cut :])
                 self._held = ""
-                return safe, True
+                return said[: place - cut], True
         self._state = state
         buffer = self._held + text
         keep = automaton.depth[state]

@@ -8,16 +8,17 @@ from gateway.text.stops import StopStrings
 from tests.gateway.text_cards import STEADY
 
 
-def naive(text: str, stops: list[str]) -> tuple[str, bool]:
+def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
     """Read character by character; at the first that completes a stop, cut off the longest."""
     for end in range(len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:
-            return text[: end - max(map(len, complete))], True
-    return text, False
+            longest = max(complete, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
 
 
-def run(parts: list[str], stops: list[str]) -> tuple[str, bool]:
+def run(parts: list[str], stops: list[str]) -> tuple[str, str | None]:
     watch = StopStrings(stops)
     shown = ""
     for part in parts:
@@ -26,8 +27,10 @@ def run(parts: list[str], stops: list[str]) -> tuple[str, bool]:
         if hit:
             assert watch.push("more") == ("", True)
             assert watch.flush() == ""
-            return shown, True
-    return shown + watch.flush(), False
+            assert watch.found is not None
+            return shown, stops[watch.found]
+    assert watch.found is None
+    return shown + watch.flush(), None
 
 
 @STEADY
@@ -76,12 +79,14 @@ def test_no_stops_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stops", "parts", "expected"),
+    ("stops", "parts", "expected", "winner"),
     (
-        (["b", "ab"], ["xab"], "x"),  # complete together: the longest
-        (["abcd", "bc"], ["xabcd"], "xa"),  # "bc" is complete first
-        (["aab"], ["aa", "ab"], "a"),  # overlaps itself
+        (["b", "ab"], ["xab"], "x", "ab"),  # complete together: the longest
+        (["abcd", "bc"], ["xabcd"], "xa", "bc"),  # complete first
+        (["aab"], ["aa", "ab"], "a", "aab"),  # overlaps itself
     ),
 )
-def test_which_stop_wins(stops: list[str], parts: list[str], expected: str) -> None:
-    assert run(parts, stops) == (expected, True)
+def test_which_stop_wins(
+    stops: list[str], parts: list[str], expected: str, winner: str
+) -> None:
+    assert run(parts, stops) == (expected, winner)
