@@ -37,6 +37,7 @@ from gateway.api.completions import COMPLETIONS
 from gateway.api.doorway import Doorway
 from gateway.api.generate import Family, Generate
 from gateway.api.health import Health, Ready
+from gateway.api.messages import MESSAGES
 from gateway.api.once import Once
 from gateway.api.problems import Problems
 from gateway.api.responses import RESPONSES
@@ -44,7 +45,7 @@ from gateway.errors import ApiError, not_found
 from gateway.house import House
 from tenants.documents import Kind
 
-GENERATING = (CHAT, COMPLETIONS, RESPONSES)
+GENERATING = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 """The endpoints that ask a model."""
 
 

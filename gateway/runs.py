@@ -38,7 +38,8 @@ UNKNOWN_CODES: Final = frozenset({"book_down", "store_unavailable", "registry_do
 @dataclass(slots=True)
 class Doing:
     """What work tells of itself.  `claim`: of the key by which it is done.  `spent`: something was billed; None: nobody knows.  `cut`: its answer ended in an
-    error.  `secret`: its answer is shown once, and kept nowhere.  `fault`: how a stream of its says that it ends here."""
+    error.  `secret`: its answer is shown once, and kept nowhere.  `fault`: how a stream of its says that it ends here.  `refusal`: the words of a refusal of its, by
+    the id of the request."""
 
     basis: Basis = field(default_factory=Basis)
     claim: str | None = None
@@ -46,6 +47,7 @@ class Doing:
     cut: bool = False
     secret: bool = False
     fault: Callable[[ApiError], bytes] | None = None
+    refusal: Callable[[ApiError, str], bytes] = lambda why, _: why.json()
 
 
 Do = Callable[[Tape, Doing], Awaitable[None]]
@@ -224,7 +226,11 @@ def _work(run: Run, why: Exception | None) -> tuple[Work, Answer | None]:
     if isinstance(why, ApiError):
         headers = {"content-type": "application/json", **why.headers}
         pairs = tuple((n.encode("ascii"), v.encode("latin-1")) for n, v in headers.items())
-        return Work(why.status, whole=True, spent=spent, fits=True), (why.status, pairs, why.json())
+        return Work(why.status, whole=True, spent=spent, fits=True), (
+            why.status,
+            pairs,
+            doing.refusal(why, run.claim.request_id),
+        )
     whole = why is None and tape.is_complete and not doing.cut
     answer = tape.answer()
     fits = answer is not None and not doing.secret

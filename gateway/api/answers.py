@@ -68,7 +68,7 @@ class Said:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """`tokens` None: log-probabilities were not asked for.  `finish` is stop, length or tool_calls.  `parts`: the text
-    and the calls in the order in which they came, for who words them so."""
+    and the calls in the order in which they came, for who words them so.  `stopped_by`: which of the stop strings ended it."""
 
     index: int
     text: str
@@ -76,6 +76,7 @@ class Choice:
     tokens: tuple[ShownToken, ...] | None = None
     calls: tuple[ToolCall, ...] = ()
     parts: tuple[Said | ToolCall, ...] = ()
+    stopped_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Gathered:
                 self._parts.append(call)
             self._calls[part.index].arguments.append(part.arguments)
 
-    def choice(self, index: int, finish: str) -> Choice:
+    def choice(self, index: int, finish: str, stopped_by: int | None = None) -> Choice:
         parts = tuple(part.whole(logprobs=self.logprobs) for part in self._parts)
         said = [part for part in parts if isinstance(part, Said)]
         return Choice(
@@ -46,6 +46,7 @@ class Gathered:
             tuple(token for part in said for token in part.tokens or ()) if self.logprobs else None,
             tuple(part for part in parts if isinstance(part, ToolCall)),
             parts,
+            stopped_by,
         )
 
 

@@ -79,7 +79,8 @@ class Speaking:
 class Family:
     """What one endpoint has of its own.  `route` is for records; `prompt_param` is the field that
     holds the prompt; `ask(body, reading, wall_ms, resolve)` raises ApiError.  `shape` words a stream, `write` a whole
-    answer, and `fault` is what a stream ends with that its reader may hear no more of."""
+    answer, and `fault` is what a stream ends with that its reader may hear no more of.  `refusal` is what is kept of a refusal
+    that is to be heard again."""
 
     route: str
     id_prefix: str
@@ -88,6 +89,7 @@ class Family:
     shape: Callable[[Speaking], Shape]
     write: Callable[[Asked, Answered], bytes]
     fault: Callable[[ApiError], bytes]
+    refusal: Callable[[ApiError, str], bytes] = lambda why, _: why.json()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Generate:
 
     async def _serve(self, entry: Entry, send: Send) -> None:
         house, who, arrived = self.house, entry.who, entry.arrived
-        entry.doing.fault = self.family.fault
+        entry.doing.fault, entry.doing.refusal = self.family.fault, self.family.refusal
         async with self._told(arrived, who):
             parsed = await _parse(entry.body)
             deployment = lifecycle.usable(house, who, model_of(parsed))
@@ -212,7 +214,10 @@ class Generate:
             entry.doing.spent, entry.doing.cut = case.spent(), case.outcome != "completed"
         answered = Answered(
             head,
-            tuple(each.choice(i, case.finish_reasons[i]) for i, each in enumerate(choices)),
+            tuple(
+                each.choice(i, case.finish_reasons[i], case.stopped_by.get(i))
+                for i, each in enumerate(choices)
+            ),
             usage_of(case),
             reading.vocabulary,
             x_limit_of(case),

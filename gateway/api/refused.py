@@ -141,9 +141,21 @@ _RESPONSES: _Table = {
     "truncation": (("disabled",), "Nothing is left out of a conversation here: send 'disabled'."),
 }
 
+_MESSAGES: _Table = {
+    "container": ((), _NOT_YET),
+    "inference_geo": (
+        (),
+        "'{name}' is not supported here: a model is served where this server is.",
+    ),
+    "mcp_servers": (([],), "Nothing is fetched for a request: leave '{name}' out."),
+    "output_format": ((), "'{name}' is not a field here: use output_config.format."),
+    "speed": (("standard",), _NOT_YET),
+}
+
 CHAT: _Table = MappingProxyType({**_EVERYWHERE, **_CHAT})
 COMPLETION: _Table = MappingProxyType({**_EVERYWHERE, **_COMPLETION})
 RESPONSES: _Table = MappingProxyType({**_EVERYWHERE, **_RESPONSES})
+MESSAGES: _Table = MappingProxyType({**_EVERYWHERE, **_MESSAGES})
 
 
 def refuse(request: Mapping[str, Any], table: _Table) -> None:

@@ -30,9 +30,9 @@ _INT32_MAX = 2**31 - 1
 TokenId = Annotated[int, Meta(ge=0, le=_INT32_MAX)]
 TokenCount = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
-_Fraction = Annotated[float, Meta(ge=0, le=1)]
-_Label = Annotated[str, Meta(max_length=512)]
-_Stop = Annotated[str, Meta(min_length=1, max_length=512)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Label = Annotated[str, Meta(max_length=512)]
+Stop = Annotated[str, Meta(min_length=1, max_length=512)]
 
 STOPS_MAX = 16
 STOP_IDS_MAX = 256
@@ -57,23 +57,23 @@ class CommonRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: _Fraction | None = None
+    top_p: Fraction | None = None
     top_k: Annotated[int, Meta(ge=-1, le=_INT32_MAX)] | None = None
-    min_p: _Fraction | None = None
+    min_p: Fraction | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.001, le=2)] | None = None
     logit_bias: Annotated[dict[str, Any], Meta(max_length=BIASES_MAX)] | None = None
-    stop: _Stop | Annotated[list[_Stop], Meta(max_length=STOPS_MAX)] | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=STOPS_MAX)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=STOP_IDS_MAX)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    user: _Label | None = None
+    user: Label | None = None
     safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
-    prompt_cache_key: _Label | None = None
+    prompt_cache_key: Label | None = None
     metadata: (
         Annotated[
             dict[

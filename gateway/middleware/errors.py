@@ -1,6 +1,6 @@
 """Turn what the line raises into the one JSON answer, and what nobody foresaw into a plain 500.
 
-Refuses to know: logging.  `report` gets each unforeseen exception with the request's id; nothing of
+Refuses to know: logging, and whose words a path speaks (`worded`).  `report` gets each unforeseen exception with the request's id; nothing of
 it reaches the caller (SECURITY.md §4 L5).  Nothing escapes to the server but cancellation: an answer
 that had begun and cannot be finished is left unfinished, which closes the connection, so that the
 caller sees a cut answer and not a short one.
@@ -21,6 +21,7 @@ from gateway.middleware.wire import (
     Send,
     respond,
 )
+from gateway.worded import refusal
 from tenants.store import StoreUnavailable
 
 
@@ -60,10 +61,11 @@ class Errors:
             if isinstance(fault, ClientGone):
                 return
             error = fault if isinstance(fault, ApiError) else _foreseen(fault)
+            request_id = str(scope.get("state", {}).get("request_id", ""))
             if started or not isinstance(fault, ApiError):
-                self.report(str(scope.get("state", {}).get("request_id", "")), fault)
+                self.report(request_id, fault)
             if not started:
-                await answer(watched, error)
+                await answer(watched, error, refusal(error, scope, request_id))
 
 
 def _foreseen(fault: Exception) -> ApiError:
@@ -75,14 +77,12 @@ def _foreseen(fault: Exception) -> ApiError:
     return internal_error()
 
 
-async def answer(send: Send, error: ApiError) -> None:
+async def answer(send: Send, error: ApiError, body: bytes) -> None:
     headers = [
         (name.lower().encode("ascii"), value.encode("latin-1"))
         for name, value in error.headers.items()
     ]
-    await respond(
-        send, error.status, [(b"content-type", b"application/json"), *headers], error.json()
-    )
+    await respond(send, error.status, [(b"content-type", b"application/json"), *headers], body)
 
 
 def _single(fault: Exception) -> Exception:

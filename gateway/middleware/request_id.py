@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.middleware.wire import ASGIApp, Message, Receive, Scope, Send, values, with_headers
+from gateway.worded import speaks_anthropic
 
 _CLIENT_ID = re.compile(rb"[A-Za-z0-9_.:/+=-]{1,128}")
 _TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -32,11 +33,13 @@ class RequestId:
         state["request_id"] = request_id
         state["client_request_id"] = _client_request_id(scope)
         state["trace_id"] = _trace_id(scope)
-        stamp = (b"x-request-id", request_id.encode("ascii"))
+        stamps = [(b"x-request-id", request_id.encode("ascii"))]
+        if speaks_anthropic(scope):
+            stamps.append((b"request-id", request_id.encode("ascii")))
 
         async def stamped(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = with_headers(message, [stamp])
+                message = with_headers(message, stamps)
             await send(message)
 
         await self.app(scope, receive, stamped)

@@ -86,7 +86,5 @@ def test_no_stops_holds_nothing() -> None:
         (["aab"], ["aa", "ab"], "a", "aab"),  # overlaps itself
     ),
 )
-def test_which_stop_wins(
-    stops: list[str], parts: list[str], expected: str, winner: str
-) -> None:
+def test_which_stop_wins(stops: list[str], parts: list[str], expected: str, winner: str) -> None:
     assert run(parts, stops) == (expected, winner)
