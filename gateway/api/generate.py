@@ -146,11 +146,11 @@ class Generate:
         house, who, arrived = self.house, entry.who, entry.arrived
         entry.doing.fault, entry.doing.refusal = self.family.fault, self.family.refusal
         async with self._told(arrived, who):
-            parsed = await _parse(entry.body)
-            deployment = lifecycle.usable(house, who, model_of(parsed))
+            body = await parsed(entry.body)
+            deployment = lifecycle.usable(house, who, model_of(body))
             reading = deployment.reading()
             resolve = partial(resolved_for, house, who, arrived.request_id)
-            asked = await self.family.ask(parsed, reading, arrived.wall_ms, resolve)
+            asked = await self.family.ask(body, reading, arrived.wall_ms, resolve)
             service_class = lifecycle.class_for(house, who, asked.controls.service_tier)
         controls = asked.controls
         named_user = controls.end_user.named
@@ -228,7 +228,8 @@ class Generate:
         await respond(send, 200, data, headers)
 
 
-async def _parse(body: bytes) -> object:
+async def parsed(body: bytes) -> object:
+    """Raises ApiError 400."""
     if len(body) <= INLINE_BYTES_MAX:
         return strict_json.loads(body)
     return await asyncio.to_thread(strict_json.loads, body)

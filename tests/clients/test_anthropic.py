@@ -92,6 +92,15 @@ def test_a_stop_sequence_is_named(site: Serving) -> None:
         assert cut.stop_reason == "max_tokens"
 
 
+def test_tokens_are_counted_as_they_are_billed(site: Serving) -> None:
+    with client(site) as ai:
+        counted = ai.messages.count_tokens(model=MODEL, messages=HELLO, system="be brief")
+        whole = ai.messages.create(model=MODEL, max_tokens=9, messages=HELLO, system="be brief")
+        assert counted.input_tokens == whole.usage.input_tokens
+        with pytest.raises(anthropic.NotFoundError):
+            ai.messages.count_tokens(model="absent", messages=HELLO)
+
+
 def test_a_key_is_sent_as_its_clients_do(site: Serving) -> None:
     async def made() -> str:
         body = {"tenant": "acme", "user": "alice"}

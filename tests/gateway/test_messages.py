@@ -221,7 +221,7 @@ def test_every_refusal_of_the_path_is_in_these_words(tmp_path: Path) -> None:
     async def run() -> None:
         bounds = FrontBounds(body_bytes_max=1000, body_s=0.01)
         async with inhouse(tmp_path, bounds=bounds) as home:
-            for path in (MESSAGES,):
+            for path in (MESSAGES, MESSAGES + "/count_tokens"):
                 refused(await home.caller(None).post(path, body()), 401, "authentication_error")
                 refused(await home.caller("operator").post(path, body()), 403, "permission_error")
                 refused(await home.caller().get(path), 405, "invalid_request_error")
