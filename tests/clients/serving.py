@@ -31,6 +31,8 @@ class Serving:
     loop: asyncio.AbstractEventLoop
     attempts: list[tuple[int, str | None]] = field(default_factory=list)
     """Of each request: the status, and how often the client says it has tried before."""
+    sent: int = 0
+    """Parts of bodies that left."""
 
     def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Run something in the server's own loop."""
@@ -40,20 +42,24 @@ class Serving:
 
         return asyncio.run_coroutine_threadsafe(run(), self.loop).result(START_S_MAX)
 
+    def until(self, seen: Callable[[], bool]) -> None:
+        """Wait in the server's own loop."""
+
+        async def soon() -> None:
+            async with asyncio.timeout(START_S_MAX / 2):
+                while not seen():
+                    await asyncio.sleep(0.005)
+
+        self.call(soon)
+
     def take_attempts(self) -> list[tuple[int, str | None]]:
         taken, self.attempts[:] = list(self.attempts), []
         return taken
 
     def at_rest(self) -> None:
         """Soon nothing is left of any request."""
-
-        async def soon() -> None:
-            async with asyncio.timeout(10):
-                while len(self.home.house.live) or self.home.house.tempo.leases:
-                    await asyncio.sleep(0.005)
-            await self.home.at_rest()
-
-        self.call(soon)
+        self.until(lambda: not (len(self.home.house.live) or self.home.house.tempo.leases))
+        self.call(self.home.at_rest)
 
 
 @contextmanager
@@ -81,7 +87,7 @@ def serving(folder: Path, **options: Any) -> Iterator[Serving]:
                 up.set()
 
             await listen.serve(
-                [Listener("public", noting(app, here.attempts), "127.0.0.1:0")],
+                [Listener("public", noting(app, here), "127.0.0.1:0")],
                 shutdown=stop,
                 drain_s=5,
                 on_ready=ready,
@@ -102,13 +108,15 @@ def serving(folder: Path, **options: Any) -> Iterator[Serving]:
     assert faults == []
 
 
-def noting(app: ASGIApp, attempts: list[tuple[int, str | None]]) -> ASGIApp:
+def noting(app: ASGIApp, here: Serving) -> ASGIApp:
     async def noted(scope: Any, receive: Any, send: Any) -> None:
         tried = dict(scope["headers"]).get(b"x-stainless-retry-count")
 
         async def told(message: Any) -> None:
             if message["type"] == "http.response.start":
-                attempts.append((message["status"], tried and tried.decode()))
+                here.attempts.append((message["status"], tried and tried.decode()))
+            else:
+                here.sent += 1
             await send(message)
 
         await app(scope, receive, told)

@@ -1,0 +1,211 @@
+"""Each client library does each thing against the whole front on loopback.  API.md §0 (3–5), §1, §2, §3.
+
+One test, every client: what differs between them is in `driving`, and where one deviates, in `matrix`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor.echo import EchoExecutor
+from gateway.house import Timings
+from policies.facts import Budget, Limits
+from tests.clients.conftest import Clients
+from tests.clients.driving import Answer, Ask, Refused
+from tests.clients.matrix import DEVIATIONS, Cell
+from tests.clients.serving import Serving, serving
+from tests.gateway.inhouse import MODEL, PLAN
+from tests.gateway.test_line import Hold
+
+pytestmark = pytest.mark.slow
+
+OPENAI = ("openai-python", "openai-node")
+CHAT = (*OPENAI, "AI SDK", "LangChain", "LangChain.js")
+every_chat = pytest.mark.parametrize("client", CHAT)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Serving]:
+    with serving(tmp_path) as here:
+        yield here
+        here.at_rest()
+
+
+def ask(site: Serving, say: str = "hello 😀", **more: Any) -> Ask:
+    settings: dict[str, Any] = {
+        "base_url": site.base_url,
+        "key": site.home.tokens["acme/alice"],
+        "model": MODEL,
+        "messages": [{"role": "user", "content": say}],
+    }
+    return Ask(**settings | more)
+
+
+def answered(clients: Clients, client: str, ask: Ask) -> Answer:
+    [told] = clients[client].ask(ask)
+    assert told.answer is not None, told.refused
+    return told.answer
+
+
+def refused(clients: Clients, client: str, ask: Ask) -> Refused:
+    [told] = clients[client].ask(ask)
+    assert told.refused is not None, told.answer
+    return told.refused
+
+
+@pytest.mark.covers("chat", "whole and streamed say the same")
+@every_chat
+def test_whole_and_streamed_say_the_same(site: Serving, clients: Clients, client: str) -> None:
+    whole = answered(clients, client, ask(site))
+    streamed = answered(clients, client, ask(site, stream=True))
+    assert whole.text == streamed.text == "user\nhello 😀\nassistant\n"
+    assert whole.finish == streamed.finish == "stop"
+    assert streamed.pieces > 1
+    cut = answered(clients, client, ask(site, stream=True, max_tokens=3))
+    assert (cut.text, cut.finish) == ("use", "length")
+
+
+@pytest.mark.covers("chat", "usage, asked for or not")
+@every_chat
+def test_usage_is_told_to_who_asks(site: Serving, clients: Clients, client: str) -> None:
+    whole = answered(clients, client, ask(site))
+    assert whole.usage is not None
+    assert min(whole.usage) > 0
+    assert answered(clients, client, ask(site, stream=True, usage=True)).usage == whole.usage
+    assert answered(clients, client, ask(site, stream=True)).usage is None
+
+
+@pytest.mark.covers("chat", "many at once")
+@every_chat
+def test_many_at_once(site: Serving, clients: Clients, client: str) -> None:
+    for stream in (False, True):
+        told = clients[client].ask(ask(site, stream=stream, times=16))
+        assert {one.answer and one.answer.text for one in told} == {"user\nhello 😀\nassistant\n"}
+    assert len(site.take_attempts()) == 32
+
+
+@pytest.mark.covers("chat", "refusals are errors with code and param, and none is tried again")
+@every_chat
+@pytest.mark.parametrize("stream", (False, True))
+def test_refusals(site: Serving, clients: Clients, client: str, *, stream: bool) -> None:
+    for wrong, status, code, param in (
+        ({"key": "wrong"}, 401, "invalid_api_key", None),
+        ({"model": "absent"}, 404, "model_not_found", "model"),
+        ({"temperature": 9.0}, 400, "invalid_request", "temperature"),
+        ({"say": "x" * 9999}, 400, "context_length_exceeded", "messages"),
+    ):
+        told = refused(clients, client, ask(site, stream=stream, retries=2, **wrong))
+        assert (told.status, told.code, told.param) == (status, code, param)
+        assert told.message
+        assert [status for status, _ in site.take_attempts()] == [status]
+
+
+@pytest.mark.covers("chat", "a spent rate, and an executor that is away: the retry succeeds")
+@every_chat
+def test_a_spent_rate_succeeds_on_the_retry(tmp_path: Path, clients: Clients, client: str) -> None:
+    plan = replace(PLAN, user_limits=Limits(output_tpm=600))
+    with serving(tmp_path, plan=plan) as site:
+        spend(site)
+        spent = refused(clients, client, ask(site, max_tokens=5))
+        assert (spent.status, spent.code) == (429, "rate_limit_exceeded")
+        site.take_attempts()
+        answered(clients, client, ask(site, max_tokens=5, stream=True, retries=2))
+        assert [status for status, _ in site.take_attempts()] == [429, 200]
+        site.at_rest()
+
+
+def spend(site: Serving) -> None:
+    """All of alice's rate, by an answer that goes on to its limit."""
+
+    body = {"model": MODEL, "prompt": "x", "max_tokens": 600, "ignore_eos": True}
+    assert site.call(lambda: site.home.caller().post("/v1/completions", body)).status == 200
+
+
+@pytest.mark.covers("chat", "a spent rate, and an executor that is away: the retry succeeds")
+@every_chat
+def test_an_executor_that_comes_back(site: Serving, clients: Clients, client: str) -> None:
+    site.loop.call_soon_threadsafe(site.home.echo.fail)
+    down = refused(clients, client, ask(site))
+    assert (down.status, down.type) == (503, "overloaded_error")
+    assert site.take_attempts()[0][0] == 503
+    site.loop.call_soon_threadsafe(site.loop.call_later, 0.3, site.home.echo.recover)
+    assert answered(clients, client, ask(site, retries=2)).text
+    assert [status for status, _ in site.take_attempts()] == [503, 200]
+
+
+@pytest.mark.covers("chat", "a spent budget is not tried again")
+@every_chat
+def test_a_spent_budget(tmp_path: Path, clients: Clients, client: str) -> None:
+    with serving(tmp_path, plan=replace(PLAN, budget=Budget(1))) as site:
+        spent = refused(clients, client, ask(site, retries=1))
+        assert (spent.status, spent.code) == (429, "insufficient_quota")
+        deviates = Cell("chat", "a spent budget is not tried again", client) in DEVIATIONS
+        assert len(site.take_attempts()) == (2 if deviates else 1)
+
+
+@pytest.mark.covers("chat", "comments while it waits in line harm nothing")
+@every_chat
+def test_comments_before_the_first_event(tmp_path: Path, clients: Clients, client: str) -> None:
+    hold = Hold()
+    timings = Timings(keepalive_ms=20)
+    with (
+        serving(tmp_path, echo=EchoExecutor(seqs_max=1, gate=hold), timings=timings) as site,
+        ThreadPoolExecutor(1) as aside,
+    ):
+        first = aside.submit(site.call, lambda: site.home.caller("acme/bob").chat("first"))
+        site.until(hold.waiting.is_set)
+        with ThreadPoolExecutor(1) as beside:
+            told = beside.submit(answered, clients, client, ask(site, stream=True, usage=True))
+            site.until(lambda: site.sent >= 3)  # comments, since nobody speaks yet
+            site.loop.call_soon_threadsafe(hold.opened.set)
+            answer = told.result()
+        assert first.result().status == 200
+        assert (answer.text, answer.finish) == ("user\nhello 😀\nassistant\n", "stop")
+        site.at_rest()
+
+
+@pytest.mark.covers("chat", "a fault in the middle is an error, never a short success")
+@every_chat
+def test_a_fault_in_the_middle(tmp_path: Path, clients: Clients, client: str) -> None:
+    with serving(tmp_path, echo=EchoExecutor(crash_at=3)) as site:
+        lost = refused(clients, client, ask(site, stream=True, retries=2))
+        assert lost.code == "executor_lost"
+        assert [status for status, _ in site.take_attempts()] == [200]
+        site.at_rest()
+
+
+@pytest.mark.covers("chat", "leaving a stream frees its place, and is billed once")
+@every_chat
+def test_leaving(tmp_path: Path, clients: Clients, client: str) -> None:
+    with serving(tmp_path, echo=EchoExecutor(gate=Hold(5))) as site:
+        answer = answered(clients, client, ask(site, stream=True, leave_after=1))
+        assert answer.left
+        assert answer.finish is None
+        site.at_rest()
+        generated = site.home.echo.gauges.generated_tokens
+        rows = site.call(lambda: site.home.operator().get("/v1/admin/usage", "by=tenant")).json()
+        assert [row["output_tokens"] for row in rows["rows"]] == [generated]
+        assert 1 <= generated <= 5
+
+
+@pytest.mark.covers("completions", "whole and streamed say the same")
+@every_chat
+def test_completions(site: Serving, clients: Clients, client: str) -> None:
+    whole = answered(clients, client, ask(site, api="completions"))
+    streamed = answered(clients, client, ask(site, api="completions", stream=True))
+    assert whole.text == streamed.text
+    assert "hello 😀" in whole.text  # AI SDK writes its messages into the prompt
+    assert streamed.pieces > 1
+
+
+@pytest.mark.covers("models", "listed, and one by name")
+@pytest.mark.parametrize("client", OPENAI)
+def test_models(site: Serving, clients: Clients, client: str) -> None:
+    told = answered(clients, client, ask(site, api="models"))
+    assert (told.text, told.finish) == (MODEL, MODEL)
