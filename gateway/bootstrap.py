@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,7 +34,8 @@ from gateway.development import (
     refuse_development_state,
 )
 from gateway.device_time import DeviceAccounts
-from gateway.errors import ApiError, unavailable
+from gateway.door import Door
+from gateway.draining import Switch, drain
 from gateway.executors_start import deploy
 from gateway.forgotten import forget_deleted
 from gateway.guard import front
@@ -47,6 +47,7 @@ from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.metrics_book import BookGauges
 from gateway.metrics_device import DeviceGauges
+from gateway.metrics_door import DoorGauges
 from gateway.metrics_registered import WarmthGauges
 from gateway.promises import Promises
 from gateway.recording import AuditGauges, ensure_secrets, open_audit
@@ -92,38 +93,6 @@ def run(settings: Settings) -> int:
         sys.stderr.write(f"lockgate: {why}\n")
         return 1
     return 0
-
-
-@dataclass(slots=True)
-class Switch:
-    """How a server ends.  `draining`: from the first signal on nothing new is taken in, and `/ready`
-    says so; `shutdown`: the listeners close.  A second signal does not wait."""
-
-    draining: asyncio.Event = field(default_factory=asyncio.Event)
-    shutdown: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def turn(self) -> None:
-        if self.draining.is_set():
-            self.shutdown.set()
-        self.draining.set()
-
-
-async def drain(house: House, switch: Switch, drain_s: float) -> None:
-    """After the first signal: let what runs end by itself for `drain_s`, then end it with an event
-    that says so, then close."""
-    await switch.draining.wait()
-    house.log("draining", count=len(house.live))
-    try:
-        async with asyncio.timeout(drain_s):
-            await house.live.emptied()
-    except TimeoutError:
-        count = house.live.interrupt_all(shutting_down)
-        house.log("draining.over", count=count)
-    switch.shutdown.set()
-
-
-def shutting_down() -> ApiError:
-    return unavailable("This server is shutting down. Try again.", code="draining")
 
 
 async def _serve(settings: Settings) -> None:
@@ -196,8 +165,10 @@ def listeners(settings: Settings, house: House) -> list[Listener]:
                 mint=mint,
                 report=report,
                 stalled=stalled,
+                door=house.door,
             ),
             str(listen_on.public),
+            house.door,
         ),
         Listener(
             "admin",
@@ -340,6 +311,7 @@ async def opened(
             runs=runs,
             mint_key=lambda: api_keys.mint(os.urandom, keyring.derive(Purpose.API_KEYS)),
             draining=draining,
+            door=Door(request_ids(), frozenset(settings.listen.cors_origins), log),
         )
         house.metrics.registry.register(AuditGauges(audit.sinks))
         house.metrics.registry.register(WarmthGauges(house.warmth.counts))
@@ -347,6 +319,7 @@ async def opened(
             BookGauges(lambda: book.journalled, lambda: book.clock_skew_ms)
         )
         house.metrics.registry.register(DeviceGauges(house.metrics.gauges))
+        house.metrics.registry.register(DoorGauges(house.door))
         for gauges in gauges_of(tempo, till):
             house.metrics.registry.register(gauges)
         stack.callback(directory.subscribe(partial(hear, house)))
@@ -357,6 +330,7 @@ async def opened(
             _begun(stack, follow(epochs, log))
         await enforce(house, cache_terms(settings))
         _begun(stack, keep_house(house, state / "run"))
+        _begun(stack, house.door.keep())
         _begun(stack, accounts.keep())
         await stack.enter_async_context(telling(house, settings))
         _begun(stack, keep_sealed(house))

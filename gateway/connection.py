@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from typing import Protocol
 
 import h11
 from hypercorn.asyncio.tcp_server import TCPServer
@@ -26,6 +27,7 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.typing import AppWrapper
 
+from gateway.door import TurnedAway
 from gateway.idle_timer import IdleTimer
 from gateway.middleware.wire import ClientGone
 from gateway.wire_guard import Fault, Limits, Pass, Refusal, WireGuard
@@ -53,6 +55,11 @@ class Bounds:
     limits: Limits = field(default_factory=Limits)
 
 
+class TurnAway(Protocol):
+    def __call__(self, data: bytes, *, whole: bool) -> TurnedAway | None:
+        """`data` begins with a request's head; `whole`: and is all of it.  None: it may come in."""
+
+
 def check_hypercorn(found: str | None = None) -> None:
     """RuntimeError unless Hypercorn is the version whose inside this module knows."""
     found = version("hypercorn") if found is None else found
@@ -77,11 +84,13 @@ class GuardedConnection(TCPServer):
         bounds: Bounds,
         mint: Callable[[], str],
         refused: Callable[[Fault], None],
+        door: TurnAway | None = None,
     ) -> None:
         super().__init__(app, loop, config, context, {}, reader, writer)
         self._bounds = bounds
         self._mint = mint
         self._refused = refused
+        self._door = door
         self._answered = asyncio.Event()  # no request is under way
         self._answered.set()
         self._reading: asyncio.Task[bytes] | None = None
@@ -123,8 +132,11 @@ class GuardedConnection(TCPServer):
     async def _read_data(self) -> None:
         try:
             refusal = await self._pump()
-            if refusal is not None:
+            if isinstance(refusal, Refusal):
                 await self._refuse(refusal)
+            elif refusal is not None:
+                await self.protocol.handle(Closed())
+                await self._farewell(refusal)
         finally:
             if self._reading is not None:
                 self._reading.cancel()
@@ -132,16 +144,29 @@ class GuardedConnection(TCPServer):
         await self.protocol.handle(Closed())
         await self.idle_task.stop()  # or the connection would live on for as long as it may be idle
 
-    async def _pump(self) -> Refusal | None:
-        """Feed h11 until the peer is gone or refused."""
+    async def _pump(self) -> Refusal | bytes | None:
+        """Feed h11 until the peer is gone or refused.  Bytes: the last answer on this connection."""
         guard = WireGuard(self._bounds.limits)
         held: deque[Pass | Refusal] = deque()
         head_by: float | None = self.loop.time() + self._bounds.head_s
+        turned = False  # away: the rest of its body is nobody's
         while True:
             while held and (self._answered.is_set() or not held[0].starts):
                 verdict = held.popleft()
                 if isinstance(verdict, Refusal):
                     return verdict
+                if verdict.starts and self._door is not None:
+                    found = self._door(verdict.data, whole=verdict.ends)
+                    if found is not None and not found.stays:
+                        return found.answer
+                    if found is not None:
+                        turned = True
+                        await self._write(found.answer)
+                        await self.idle_task.restart(self._task_group, self._idle_timeout)
+                if turned:
+                    turned = not verdict.ends
+                    head_by = self.loop.time() + self._bounds.head_s if turned else None
+                    continue
                 if verdict.starts:
                     self._answered.clear()
                 await self.protocol.handle(RawData(verdict.data))
@@ -161,7 +186,7 @@ class GuardedConnection(TCPServer):
                 continue  # what follows a refused byte is not looked at
             held.extend(guard.feed(data))
             if not guard.in_head:
-                head_by = None
+                head_by = head_by if turned else None
             elif head_by is None:
                 head_by = self.loop.time() + self._bounds.head_s
 
@@ -198,12 +223,17 @@ class GuardedConnection(TCPServer):
         }
         self._muted = True  # a handler still at work must not write into our answer
         await self.protocol.handle(Closed())
-        if not may_answer:
+        if may_answer:
+            await self._farewell(refusal.response(self._mint()))
+        else:
             self._abort()
-            return
+
+    async def _farewell(self, answer: bytes) -> None:
+        """The last answer, whole, whatever the peer is still sending."""
+        self._muted = True
         try:
             async with asyncio.timeout(self._bounds.close_s):
-                self.writer.write(refusal.response(self._mint()))
+                self.writer.write(answer)
                 await self.writer.drain()
                 self.writer.write_eof()
                 # Closing with bytes unread would reset the connection and take our answer with it.

@@ -14,15 +14,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
+from gateway.door import Door
 from gateway.errors import ApiError, invalid, not_found
 from gateway.middleware.body import BodyBounds, read_body
 from gateway.middleware.cors import Cors
 from gateway.middleware.errors import Errors
 from gateway.middleware.linger import Linger
-from gateway.middleware.live import Live
+from gateway.middleware.live import Live, Places
 from gateway.middleware.request_id import RequestId
 from gateway.middleware.security_headers import SecurityHeaders
 from gateway.middleware.send_deadline import SendDeadline
+from gateway.middleware.turn import Turn
 from gateway.middleware.wire import ASGIApp, ClientGone, Header, Receive, Scope, Send
 
 __all__ = ["ClientGone", "FrontBounds", "Guard", "check_head", "front", "read_body"]
@@ -180,8 +182,10 @@ def front(
     report: Callable[[str, Exception], None],
     stalled: Callable[[str], None],
     bounds: FrontBounds | None = None,
+    door: Door | None = None,
 ) -> ASGIApp:
-    """`app` behind the whole front, for one listener.  Read up, it is a request's way in.
+    """`app` behind the whole front, for one listener.  Read up, it is a request's way in.  `door`: of the
+    listener whose requests wait for their turn.
 
     What answers stands inside Linger, since any answer may be early; what raises ApiError stands
     inside Errors; what stamps answers stands outside both.  `app` must not be `Starlette` itself,
@@ -191,7 +195,9 @@ def front(
     assert allowed  # settings refuse an empty list; without one nobody could be answered
     layered: ASGIApp = Guard(app, allowed)
     layered = BodyBounds(layered, bounds.body_bytes_max, bounds.body_s)
-    layered = Live(layered, bounds.live_max)
+    if door is not None:
+        layered = Turn(layered, door)
+    layered = Live(layered, Places(bounds.live_max) if door is None else door.places)
     layered = Errors(layered, report)
     layered = Cors(layered, frozenset(origins))
     layered = Linger(layered, bounds.linger_s)

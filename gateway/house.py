@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from executor.contract import Executor, ModelCard
 from gateway.caching import Caches
 from gateway.device_time import DeviceAccounts
+from gateway.door import Door
 from gateway.end_users import EndUsers
 from gateway.errors import unavailable
 from gateway.idempotency import Digests
@@ -139,6 +140,7 @@ class House:
     runs: Runs
     mint_key: Callable[[], NewKey]
     draining: Callable[[], bool]
+    door: Door = field(default_factory=Door)
     end_users: EndUsers = field(default_factory=EndUsers)
     purges: Purges = field(default_factory=Purges)
     rotations: Rotations = field(default_factory=Rotations)

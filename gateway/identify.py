@@ -11,7 +11,10 @@ from starlette.types import Scope
 from gateway.errors import ApiError, invalid, unauthenticated, unavailable
 from gateway.house import House
 from gateway.refusals import audit_down
+from policies import access
 from policies.facts import Principal
+from policies.shedding import Rank, rank_of
+from policies.verdict import Deny
 from security.audit import AuditEvent, AuditUnavailable
 from security.failures import AuthDenied, AuthMalformed, AuthUnavailable, Suspended
 
@@ -19,13 +22,16 @@ from security.failures import AuthDenied, AuthMalformed, AuthUnavailable, Suspen
 async def identify(house: House, scope: Scope) -> Principal:
     """The principal behind a request's credential.  Raises ApiError 400, 401, 403 or 503."""
     try:
-        return await house.authenticator.authenticate(
+        who = await house.authenticator.authenticate(
             scope["headers"], scope.get("query_string", b"")
         )
+        house.door.met(scope["headers"], who.tenant, lambda: _rank(house, who))
+        return who
     except (AuthDenied, AuthMalformed, AuthUnavailable, Suspended) as why:
         reason, error = _explain(why)
         tenant = getattr(why, "tenant", None)  # set where the credential was genuine
         credential_id = getattr(why, "credential_id", None)
+    house.door.refused(scope["headers"])
     house.metrics.auth_denied.labels(reason).inc()
     try:
         await house.audit.append(
@@ -42,6 +48,15 @@ async def identify(house: House, scope: Scope) -> Principal:
     except AuditUnavailable as down:
         raise audit_down() from down
     raise error
+
+
+def _rank(house: House, who: Principal) -> Rank:
+    """By its own class; what a single request wishes for is not known at the door."""
+    standing = house.directory.standing(who)
+    if isinstance(standing, Deny):
+        return Rank.WEIGHTED if who.tenant is None else Rank.BACKFILL
+    named = house.classes.named.get(access.class_of(who, standing, None))
+    return Rank.WEIGHTED if named is None else rank_of(named.kind)
 
 
 def _explain(why: Exception) -> tuple[str, ApiError]:

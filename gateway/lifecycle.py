@@ -140,7 +140,8 @@ async def recorded(house: House, case: Case) -> AsyncIterator[None]:
         observe(house, case)
         house.log("request", **case.log_fields())
         try:
-            await unbroken(house.audit.append(case.audit_event(house.names)))
+            with house.door.gate.finishing(case.request_id):
+                await unbroken(house.audit.append(case.audit_event(house.names)))
         except AuditUnavailable as down:
             raise audit_down() from down
 
@@ -223,7 +224,8 @@ async def reserved(house: House, grant: Grant, case: Case) -> AsyncIterator[Hold
         case.fail(why)
         raise
     finally:
-        await unbroken(settle(house, case))
+        with house.door.gate.finishing(case.request_id):
+            await unbroken(settle(house, case))
 
 
 async def settle(house: House, case: Case) -> None:
@@ -254,6 +256,7 @@ async def running(house: House, grant: Grant, hold: Hold, case: Case) -> AsyncIt
         try:
             with house.live.entered(request, expires_in_ms=expires_in_ms(house, grant.who)):
                 async with answer:
+                    house.door.gate.leave(case.request_id)
                     try:
                         yield answer
                     finally:  # before the abort is confirmed: what comes now, nobody waits for

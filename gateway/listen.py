@@ -22,7 +22,7 @@ from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
 from hypercorn.typing import ASGIFramework
 
-from gateway.connection import READ_BYTES, Bounds, GuardedConnection, check_hypercorn
+from gateway.connection import READ_BYTES, Bounds, GuardedConnection, TurnAway, check_hypercorn
 from gateway.wire_guard import Fault, Refusal
 
 ASGIApp = Callable[
@@ -36,6 +36,9 @@ ASGIApp = Callable[
 CUT_S = 5.0
 """How long cancelled handlers may take to unwind (settle, audit) before their sockets are dropped."""
 BACKLOG = 512
+ACCEPTS = 16
+"""How many connections are accepted in one turn of the loop: libuv accepts one by each handle (since 1.45), and
+under load a turn is long."""
 
 
 class BindError(Exception):
@@ -44,11 +47,13 @@ class BindError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """`bind` is "host:port" or "[v6]:port"; port 0 takes a free one."""
+    """`bind` is "host:port" or "[v6]:port"; port 0 takes a free one.  `door`: asked of each request before
+    anything is done for it."""
 
     name: str
     app: ASGIApp
     bind: str
+    door: TurnAway | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +108,20 @@ async def serve(
     servers: list[asyncio.Server] = []
     try:
         for listener, sock in zip(listeners, sockets, strict=True):
-            servers.append(
-                await asyncio.start_server(
-                    house.door(listener.app), sock=sock, backlog=BACKLOG, limit=READ_BYTES
+            enter = house.door(listener)
+            for _ in range(ACCEPTS):
+                twin = sock.dup()
+                servers.append(
+                    await asyncio.start_server(enter, sock=twin, backlog=BACKLOG, limit=READ_BYTES)
                 )
-            )
         on_ready(
             [_bound(listener, sock) for listener, sock in zip(listeners, sockets, strict=True)]
         )
         await shutdown.wait()
         for server in servers:
             server.close()
+        for sock in sockets:
+            sock.close()
         await house.drain(drain_s)
     finally:
         for server in servers:
@@ -145,8 +153,10 @@ class _House:
             limits.request_line_bytes_max + limits.header_bytes_max + 8
         )
 
-    def door(self, app: ASGIApp) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
-        wrapped = ASGIWrapper(cast("ASGIFramework", app))
+    def door(
+        self, listener: Listener
+    ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+        wrapped = ASGIWrapper(cast("ASGIFramework", listener.app))
         loop = asyncio.get_running_loop()
 
         def enter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -165,6 +175,7 @@ class _House:
                 bounds=self._bounds,
                 mint=self._mint,
                 refused=self._reports.refused,
+                door=listener.door,
             )
             task = loop.create_task(connection.run())
             self._connections[task] = connection

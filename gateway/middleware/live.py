@@ -7,6 +7,7 @@ despite a limit of 100).  Health probes are waved through: a full house is busy,
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from gateway.errors import unavailable
 from gateway.middleware.wire import ASGIApp, Receive, Scope, Send
@@ -14,21 +15,29 @@ from gateway.middleware.wire import ASGIApp, Receive, Scope, Send
 PROBES = frozenset({b"/health", b"/ready"})
 
 
+@dataclass(slots=True)
+class Places:
+    """Of a listener: how many are taken, of how many there are."""
+
+    most: int = 1024
+    live: int = 0
+
+
 class Live:
-    def __init__(self, app: ASGIApp, live_max: int, exempt: Collection[bytes] = PROBES) -> None:
+    def __init__(self, app: ASGIApp, places: Places, exempt: Collection[bytes] = PROBES) -> None:
         self.app = app
-        self.live = 0
-        self._live_max = live_max
+        self.places = places
         self._exempt = exempt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope.get("raw_path") in self._exempt:
             await self.app(scope, receive, send)
             return
-        if self.live >= self._live_max:
+        places = self.places
+        if places.live >= places.most:
             raise unavailable("Too many requests are being served; try again shortly.")
-        self.live += 1
+        places.live += 1
         try:
             await self.app(scope, receive, send)
         finally:
-            self.live -= 1
+            places.live -= 1

@@ -58,7 +58,8 @@ class Serving:
 
     def at_rest(self) -> None:
         """Soon nothing is left of any request."""
-        self.until(lambda: not (len(self.home.house.live) or self.home.house.tempo.leases))
+        house = self.home.house
+        self.until(lambda: not (len(house.live) or house.tempo.leases or house.door.gate.at_work))
         self.call(self.home.at_rest)
 
 
@@ -80,6 +81,7 @@ def serving(folder: Path, **options: Any) -> Iterator[Serving]:
                 mint=ids,
                 report=lambda request_id, why: faults.append(why),
                 stalled=lambda request_id: None,
+                door=home.house.door,
             )
 
             def ready(bound: list[Bound] | Any) -> None:
@@ -87,7 +89,7 @@ def serving(folder: Path, **options: Any) -> Iterator[Serving]:
                 up.set()
 
             await listen.serve(
-                [Listener("public", noting(app, here), "127.0.0.1:0")],
+                [Listener("public", noting(app, here), "127.0.0.1:0", home.house.door)],
                 shutdown=stop,
                 drain_s=5,
                 on_ready=ready,

@@ -30,6 +30,7 @@ from gateway.caching import CacheTerms
 from gateway.caching_start import enforce, open_caches
 from gateway.development import development_mode
 from gateway.device_time import DeviceAccounts
+from gateway.door import Door
 from gateway.guard import FrontBounds, front
 from gateway.house import Clock, Deployment, House, Prices, Timings
 from gateway.idempotency import Digests
@@ -37,6 +38,7 @@ from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.metrics_book import BookGauges
 from gateway.metrics_device import DeviceGauges
+from gateway.metrics_door import DoorGauges
 from gateway.promises import Promises
 from gateway.recording import ensure_secrets
 from gateway.registering import open_permission, registered_texts
@@ -128,6 +130,7 @@ class Inhouse:
     async def at_rest(self) -> None:
         """Nothing of any request is left anywhere."""
         assert len(self.house.live) == 0
+        assert (self.house.door.gate.at_work, self.house.door.gate.waiting) == (0, 0)
         assert len(self.house.runs) == 0
         assert self.house.tempo.leases == 0
         assert await self.house.book.open_holds() == 0
@@ -287,6 +290,7 @@ async def inhouse(
             draining=lambda: switch["draining"],
         )
         house.metrics.registry.register(DeviceGauges(house.metrics.gauges))
+        house.metrics.registry.register(DoorGauges(house.door))
         book = house.book
         house.metrics.registry.register(
             BookGauges(lambda: book.journalled, lambda: book.clock_skew_ms)
@@ -295,7 +299,9 @@ async def inhouse(
         await enforce(house, caches)
         seeds, ids = count(1), count(1)
 
-        def behind_front(app: ASGIApp, origins: Sequence[str] = ()) -> ASGIApp:
+        def behind_front(
+            app: ASGIApp, origins: Sequence[str] = (), door: Door | None = None
+        ) -> ASGIApp:
             return front(
                 app,
                 hosts=["test"],
@@ -304,12 +310,13 @@ async def inhouse(
                 report=lambda request_id, why: logged.append({"event": "failed", "error": why}),
                 stalled=lambda request_id: logged.append({"event": "stalled"}),
                 bounds=bounds,
+                door=door,
             )
 
         yield Inhouse(
             house,
             echo,
-            behind_front(public_app(house, lambda: next(seeds)), cors_origins),
+            behind_front(public_app(house, lambda: next(seeds)), cors_origins, house.door),
             behind_front(admin_app(house)),
             development.tokens,
             clock_time,

@@ -15,6 +15,7 @@ import uvicorn
 
 from gateway import listen
 from gateway.connection import Bounds
+from gateway.door import Door
 from gateway.guard import FrontBounds, front
 from gateway.middleware.wire import ASGIApp
 from gateway.wire_guard import Fault
@@ -146,6 +147,7 @@ def fronted(
     *,
     bounds: FrontBounds | None = None,
     origins: Sequence[str] = (),
+    door: Door | None = None,
 ) -> ASGIApp:
     told = told or Told()
     number = iter(range(1, 1_000_000))
@@ -157,19 +159,24 @@ def fronted(
         report=lambda _, fault: told.errors.append(fault),
         stalled=told.stalled.append,
         bounds=bounds,
+        door=door,
     )
 
 
 @contextlib.asynccontextmanager
 async def hypercorn(
-    app: ASGIApp, *, bounds: Bounds | None = None, drain_s: float = 5.0
+    app: ASGIApp,
+    *,
+    bounds: Bounds | None = None,
+    drain_s: float = 5.0,
+    door: Door | None = None,
 ) -> AsyncIterator[Running]:
     """`app` as the product serves it."""
     running = Running(0)
     ready: asyncio.Future[Sequence[listen.Bound]] = asyncio.get_running_loop().create_future()
     running.served = asyncio.create_task(
         listen.serve(
-            [listen.Listener("public", app, "127.0.0.1:0")],
+            [listen.Listener("public", app, "127.0.0.1:0", door)],
             shutdown=running.shutdown,
             drain_s=drain_s,
             on_ready=ready.set_result,

@@ -15,11 +15,8 @@ import pytest
 
 from executor.echo import EchoExecutor
 from gateway import bootstrap, listen
-from gateway.bootstrap import (
-    Switch,
-    drain,
-)
 from gateway.development import DevelopmentState, refuse_development_state
+from gateway.draining import Switch, drain
 from gateway.house import House
 from gateway.housekeeping import keep_house, renew
 from gateway.settings import Mode, development

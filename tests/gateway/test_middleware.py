@@ -14,7 +14,7 @@ from gateway.middleware.body import BodyBounds, read_body
 from gateway.middleware.cors import Cors, allowed_headers
 from gateway.middleware.errors import Errors
 from gateway.middleware.linger import Linger
-from gateway.middleware.live import Live
+from gateway.middleware.live import Live, Places
 from gateway.middleware.request_id import RequestId
 from gateway.middleware.security_headers import SecurityHeaders
 from gateway.middleware.send_deadline import SendDeadline
@@ -302,7 +302,7 @@ def test_handlers_are_counted_and_given_back() -> None:
             await hold.wait()
             raise ValueError
 
-        live = Live(app, 2)
+        live = Live(app, Places(2))
         held = [asyncio.create_task(Server().serve(live)) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(ApiError) as caught:
@@ -314,7 +314,7 @@ def test_handlers_are_counted_and_given_back() -> None:
         await asyncio.wait({*held, probe})
         assert isinstance(probe.exception(), ValueError)
         assert isinstance(held[1].exception(), ValueError)
-        assert live.live == 0
+        assert live.places.live == 0
 
     run(scene)
 

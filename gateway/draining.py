@@ -1,0 +1,49 @@
+"""How a server ends: first it says so, then nothing new is taken in, then what runs ends or is ended.
+
+    SIGTERM or SIGINT → `/ready` answers 503 and so does whoever comes → what runs has `drain_s` to end by
+    itself → it is ended, each with an event that says so → listeners close, idle connections too
+    → what is still being told has its last words → the process ends
+
+A second signal does not wait for what runs.  Refuses to know: signals, listeners.
+Source: API.md §0 (2) and case 63.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from gateway.errors import ApiError, unavailable
+from gateway.house import House
+
+
+@dataclass(slots=True)
+class Switch:
+    """How a server ends.  `draining`: from the first signal on nothing new is taken in, and `/ready`
+    says so; `shutdown`: the listeners close.  A second signal does not wait."""
+
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    shutdown: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def turn(self) -> None:
+        if self.draining.is_set():
+            self.shutdown.set()
+        self.draining.set()
+
+
+async def drain(house: House, switch: Switch, drain_s: float) -> None:
+    """After the first signal: let what runs end by itself for `drain_s`, then end it with an event
+    that says so, then close."""
+    await switch.draining.wait()
+    house.log("draining", count=len(house.live))
+    try:
+        async with asyncio.timeout(drain_s):
+            await house.live.emptied()
+    except TimeoutError:
+        count = house.live.interrupt_all(shutting_down)
+        house.log("draining.over", count=count)
+    switch.shutdown.set()
+
+
+def shutting_down() -> ApiError:
+    return unavailable("This server is shutting down. Try again.", code="draining")
