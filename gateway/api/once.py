@@ -11,7 +11,7 @@ is a durable write, and whoever is over their rate must not make others wait for
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -70,15 +70,19 @@ class Once:
         who = await identify(self.house, scope)
         self._count_retry(scope)
         entry = Entry(scope, arrived, who)
-        async with self._told(entry):
-            key = client_key(scope["headers"])
-            with self.doorway.held(who.tenant):
-                body = await read_body(receive, limit=self.endpoint.body_bytes_max)
-        entry = replace(entry, body=body, key=key)
-        if key is None:
-            await self.endpoint.serve(entry, receive, send)
-        else:
-            await until_disconnect(receive, self._once(entry, send))
+        with ExitStack() as place:
+            async with self._told(entry):
+                key = client_key(scope["headers"])
+                place.enter_context(self.doorway.inside(who.tenant))
+                with self.doorway.held(who.tenant):
+                    body = await read_body(receive, limit=self.endpoint.body_bytes_max)
+            entry = replace(entry, body=body, key=key)
+            if not self.endpoint.metered:  # what it waits for is not the loop
+                self.house.door.gate.leave(entry.arrived.request_id)
+            if key is None:
+                await self.endpoint.serve(entry, receive, send)
+            else:
+                await until_disconnect(receive, self._once(entry, send))
 
     def _count_retry(self, scope: Scope) -> None:
         for name, value in scope["headers"]:
@@ -169,6 +173,7 @@ class Once:
         if not (run.stream and tape.admits):
             tape.touch()
             raise running()
+        self.house.door.gate.leave(entry.arrived.request_id)
         with tape.read() as reader:
             await tape.begun()
             self._check(entry, run.doing.basis, run.claim.request_id)
