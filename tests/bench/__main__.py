@@ -1,4 +1,4 @@
-"""`python -m tests.bench serve | peers | engine | fairness | gateway | isolation | money | validate | soak | streams | budget | crash`: see README.md beside this file.
+"""`python -m tests.bench serve | peers | engine | fairness | front | gateway | isolation | money | validate | soak | streams | budget | crash`: see README.md beside this file.
 
 Loopback only, bounded in requests and time, ends by itself.  Exit status 1 where something that was
 checked does not hold (an error, a ledger that disagrees, a scenario's fault), 2 where nothing could
@@ -17,6 +17,7 @@ import uvloop
 from tests.bench import (
     engine_command,
     fairness_command,
+    front_command,
     gateway_command,
     isolation_command,
     money_command,
@@ -158,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     peers_command.add_parser(commands, [shared, load])
     engine_command.add_parser(commands, [shared])
     fairness_command.add_parser(commands, [shared])
+    front_command.add_parser(commands)
     gateway_command.add_parser(commands)
     isolation_command.add_parser(commands, [shared])
     money_command.add_parser(commands)

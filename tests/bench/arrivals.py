@@ -42,7 +42,8 @@ _USAGE = re.compile(rb'"usage": ?(\{(?:[^{}]|\{[^{}]*\})*\})')
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """`url`: of the endpoint.  Request k bears `tokens[k % n]` and `bodies[k % n]`.  `rate_per_s`: so many
-    arrive for `seconds`; None: `concurrency` are under way for so long."""
+    arrive for `seconds`; None: `concurrency` are under way for so long.  `each`: how every single one ended is
+    told too."""
 
     url: str
     tokens: tuple[str, ...]
@@ -51,6 +52,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     rate_per_s: float | None = None
     concurrency: int = 1
     seed: str = "bench"
+    each: bool = False
+
+
+class End(msgspec.Struct, frozen=True, array_like=True):
+    """`of`: which of the job's tokens it bore.  `status` 0: no answer, or none that is whole."""
+
+    of: int
+    status: int
+    took_ms: float
 
 
 class Seen(msgspec.Struct, kw_only=True):
@@ -62,6 +72,7 @@ class Seen(msgspec.Struct, kw_only=True):
     late_ms: list[float] = []
     failed: int = 0
     errors: list[str] = []
+    ends: list[End] = []
     input_tokens: int = 0
     output_tokens: int = 0
     wall_s: float = 0.0
@@ -114,13 +125,14 @@ class Connection(asyncio.Protocol):
         self._status = 0
         self._said = bytearray()
         self.due_s: float | None = None  # of the request under way
+        self.of = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self._load.made(self)
 
-    def send(self, due_s: float, data: bytes) -> None:
-        self.due_s = due_s
+    def send(self, due_s: float, of: int, data: bytes) -> None:
+        self.due_s, self.of = due_s, of
         self.transport.write(data)
 
     def data_received(self, data: bytes) -> None:
@@ -150,10 +162,11 @@ class Connection(asyncio.Protocol):
 
     def _ended(self, error: str | None) -> None:
         said, due_s = bytes(self._said), self.due_s
+        status = self._status if self._body is not None and self._body.done else 0
         self._said.clear()
         self._body, self.due_s = None, None
         if due_s is not None:
-            self._load.ended(self, due_s, said, error)
+            self._load.ended(self, due_s, said, error, status)
 
 
 def _framing(head: bytes) -> Chunked | Sized:
@@ -176,7 +189,7 @@ class Load:
         self._connections: set[Connection] = set()
         self._idle: list[Connection] = []
         self._opening: set[asyncio.Task[None]] = set()
-        self._waiting: deque[tuple[float, bytes]] = deque()  # without a connection yet
+        self._waiting: deque[tuple[float, int]] = deque()  # without a connection yet
         self._sent = 0
         self._open = 0
         self._over = False
@@ -213,11 +226,13 @@ class Load:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_S):
                     await self._rested.wait()
-        unanswered = [due_s for due_s, _ in self._waiting]
-        unanswered += [each.due_s for each in self._connections if each.due_s is not None]
+        unanswered = list(self._waiting)
+        unanswered += [
+            (each.due_s, each.of) for each in self._connections if each.due_s is not None
+        ]
         self._waiting.clear()
-        for due_s in unanswered:
-            self._note(due_s, b"", "no answer")
+        for due_s, of in unanswered:
+            self._note(due_s, of, b"", "no answer")
 
     async def _hang_up(self) -> None:
         while self._opening:
@@ -228,14 +243,14 @@ class Load:
             await asyncio.sleep(0)  # until each has heard that it is lost
 
     def _arrive(self, due_s: float) -> None:
-        data = self._messages[self._sent % len(self._messages)]
+        of = self._sent % len(self._messages)
         self._sent += 1
         self._open += 1
         if self._idle:
             self._seen.late_ms.append((self._loop.time() - due_s) * 1000)
-            self._idle.pop().send(due_s, data)
+            self._idle.pop().send(due_s, of, self._messages[of])
         else:
-            self._waiting.append((due_s, data))
+            self._waiting.append((due_s, of))
             self._connect()
 
     def _connect(self) -> None:
@@ -253,8 +268,8 @@ class Load:
             )
         except OSError as fault:
             if self._waiting:
-                due_s, _ = self._waiting.popleft()
-                self._note(due_s, b"", type(fault).__name__)
+                due_s, of = self._waiting.popleft()
+                self._note(due_s, of, b"", type(fault).__name__)
 
     # What connections tell
 
@@ -262,8 +277,10 @@ class Load:
         self._connections.add(connection)
         self._free(connection)
 
-    def ended(self, connection: Connection, due_s: float, said: bytes, error: str | None) -> None:
-        self._note(due_s, said, error)
+    def ended(
+        self, connection: Connection, due_s: float, said: bytes, error: str | None, status: int
+    ) -> None:
+        self._note(due_s, connection.of, said, error, status)
         if not connection.transport.is_closing():
             self._free(connection)
         if self._job.rate_per_s is None and not self._over:
@@ -278,13 +295,17 @@ class Load:
 
     def _free(self, connection: Connection) -> None:
         if self._waiting:
-            connection.send(*self._waiting.popleft())
+            due_s, of = self._waiting.popleft()
+            connection.send(due_s, of, self._messages[of])
         else:
             self._idle.append(connection)
 
-    def _note(self, due_s: float, said: bytes, error: str | None) -> None:
+    def _note(self, due_s: float, of: int, said: bytes, error: str | None, status: int = 0) -> None:
         seen = self._seen
-        seen.took_ms.append((self._loop.time() - due_s) * 1000)
+        took_ms = (self._loop.time() - due_s) * 1000
+        seen.took_ms.append(took_ms)
+        if self._job.each:
+            seen.ends.append(End(of, status, took_ms))
         usage = _USAGE.findall(said)
         if error is None and not usage:
             error = "no usage in the answer"

@@ -35,7 +35,9 @@ def toml(
     admin_port: int,
     numerics: str = "fast",
     plan: Plan = Plan(),
+    more: str = "",
 ) -> str:
+    """`more`: tables that stand behind these."""
     tenants = "\n".join(f'[tenants.{name}]\nplan = "bench"' for name in TENANTS)
     return f"""\
 [listen]
@@ -80,4 +82,5 @@ user_limits = {{ rpm = {plan.rpm}, input_tpm = {plan.tokens_per_minute}, output_
 budget = {{ usd = "{plan.budget_usd}", window = "calendar_month", hard = true }}
 
 {tenants}
+{more}
 """

@@ -25,12 +25,12 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _COMMON = {"id": "chatcmpl-fake", "created": 1_780_000_000, "model": "fake"}
 
 
-class _Ask(msgspec.Struct):
+class Ask(msgspec.Struct):
     stream: bool = False
     max_tokens: int = 16
 
 
-_ASK = msgspec.json.Decoder(_Ask)
+_ASK = msgspec.json.Decoder(Ask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Pieces:
     wait_ms: float
 
 
-def answer(ask: _Ask, pace: Pace) -> Pieces:
+def answer(ask: Ask, pace: Pace) -> Pieces:
     tokens = ask.max_tokens
     usage = {
         "prompt_tokens": INPUT_TOKENS,

@@ -40,7 +40,7 @@ from tests.bench.gateway_subjects import (
     ours,
 )
 from tests.bench.machine import this_machine
-from tests.bench.modelless import PARTS
+from tests.bench.modelless import LEAN
 from tests.bench.options import print_json, say
 from tests.bench.server import REPOSITORY
 
@@ -59,7 +59,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--seconds", type=float, default=8.0, help="of each rate")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--subjects", default=f"{OURS},{BARE},{PEER},{FLOOR}")
-    parser.add_argument("--without", default=",".join(PARTS), help="what the bare one lacks")
+    parser.add_argument("--without", default=",".join(LEAN), help="what the bare one lacks")
     parser.add_argument("--stream", action="store_true", help="64 tokens, 10 ms between them")
     parser.add_argument("--litellm-venv", type=Path, default=peer_litellm.VENV)
     parser.set_defaults(run=gateway)

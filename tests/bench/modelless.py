@@ -4,7 +4,8 @@
 
 Everything is the product's: command line, listeners, signatures, limits, the socket to an executor
 process.  Patched, in this process of the bench and nowhere else (DESIGN.md, settled 16): which executor
-is started and, with `--without`, that the book answers from nothing and the audit log keeps nothing.
+is started and, with `--without`, that the book answers from nothing, the audit log keeps nothing, or nobody
+is turned away at the door.
 Refuses to know: load, figures.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 
 from gateway import bootstrap, executors_start
 from gateway.cli.serve import choose
+from gateway.gate import Gate
 from gateway.models_store import Found
 from policies.facts import Meters
 from policies.price import Charge
@@ -28,7 +30,8 @@ from security.audit_log import AuditLog
 from tenants.book import Book, Hold, HoldAsk, Settled, UsageRecord
 from tests.bench.fake_executor import Pace
 
-PARTS = ("book", "audit")
+LEAN = ("book", "audit")
+PARTS = (*LEAN, "door")
 
 
 def without_model(pace: Pace) -> None:
@@ -41,7 +44,7 @@ def without_model(pace: Pace) -> None:
 
 def without(parts: Iterable[str]) -> None:
     for part in parts:
-        {"book": _without_book, "audit": _without_audit}[part]()
+        {"book": _without_book, "audit": _without_audit, "door": _without_door}[part]()
 
 
 def _without_book() -> None:
@@ -74,6 +77,16 @@ def _without_audit() -> None:
 
     patched: Any = AuditLog
     patched.append = append
+
+
+def _without_door() -> None:
+    """All come in, and none waits for a turn."""
+
+    async def enter(*_: object) -> None:
+        pass
+
+    patched: Any = Gate
+    patched.enter = enter
 
 
 def main() -> int:

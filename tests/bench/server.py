@@ -84,9 +84,10 @@ class Server:
         plan: config.Plan | None = None,
         models_dir: Path | None = None,
         people: Sequence[tuple[str, str]] = PEOPLE,
+        more: str = "",
     ) -> Server:
         """Writes key set and configuration into a new temporary folder; starts nothing.  `people`: tenant and
-        user of each token."""
+        user of each token.  `more`: tables behind the configuration's own."""
         folder = Path(tempfile.mkdtemp(prefix="lockgate-bench-"))
         state_dir = folder / "state"
         state_dir.mkdir(mode=0o700)
@@ -101,6 +102,7 @@ class Server:
                 admin_port=admin_port,
                 numerics=numerics,
                 plan=plan or config.Plan(),
+                more=more,
             ),
             encoding="utf-8",
         )
