@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from starlette.types import Receive, Scope, Send
 
 from gateway import lifecycle
+from gateway.api.model_views import anthropic_page, anthropic_view, model_view
 from gateway.api.wire import json_bytes, path_value
 from gateway.errors import not_found
-from gateway.house import Deployment, House
+from gateway.house import House
 from gateway.identify import identify, request_id
 from gateway.refusals import told
 from gateway.streaming import respond
 from gateway.views import explanation_view, standing_view
+from gateway.worded import speaks_anthropic
 from policies import access
 from policies.access import Owner
 from policies.facts import Principal
@@ -56,8 +58,12 @@ class Models:
         who = await identify(self.house, scope)
         async with told(self.house, who, request_id(scope), "/v1/models"):
             usable = lifecycle.usable_models(self.house, who)
-        data = [model_view(deployment) for deployment in usable]
-        await respond(send, 200, json_bytes({"object": "list", "data": data}))
+        if speaks_anthropic(scope):
+            seen = anthropic_page([anthropic_view(self.house, who, each) for each in usable])
+        else:
+            data = [model_view(self.house, who, each) for each in usable]
+            seen = {"object": "list", "data": data}
+        await respond(send, 200, json_bytes(seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,8 @@ class Model:
         who = await identify(self.house, scope)
         async with told(self.house, who, request_id(scope), "/v1/models/{id}"):
             deployment = lifecycle.usable(self.house, who, path_value(scope, "/v1/models/"))
-        await respond(send, 200, json_bytes(model_view(deployment)))
+        view = anthropic_view if speaks_anthropic(scope) else model_view
+        await respond(send, 200, json_bytes(view(self.house, who, deployment)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +98,3 @@ class Request:
         raise not_found(
             "There is no such request, it was refused before it ran, or it is not yours."
         )
-
-
-def model_view(deployment: Deployment) -> dict[str, object]:
-    card = deployment.executor.card
-    return {
-        "id": deployment.name,
-        "object": "model",
-        "created": deployment.created_s,
-        "owned_by": "lockgate",
-        "max_model_len": card.context_tokens if card is not None else None,
-        "numerics": deployment.numerics,
-        "aliases": list(deployment.aliases),
-        "ready": card is not None,
-    }

@@ -101,6 +101,13 @@ def test_tokens_are_counted_as_they_are_billed(site: Serving) -> None:
             ai.messages.count_tokens(model="absent", messages=HELLO)
 
 
+def test_models_are_listed(site: Serving) -> None:
+    with client(site) as ai:
+        (model,) = ai.models.list()
+        assert (model.id, model.type, model.max_input_tokens) == (MODEL, "model", 4095)
+        assert ai.models.retrieve(MODEL) == model
+
+
 def test_a_key_is_sent_as_its_clients_do(site: Serving) -> None:
     async def made() -> str:
         body = {"tenant": "acme", "user": "alice"}
