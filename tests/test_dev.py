@@ -10,6 +10,8 @@ import hashlib
 import os
 import re
 import runpy
+import shutil
+import subprocess
 import sys
 import tomllib
 import zipfile
@@ -311,12 +313,39 @@ def test_what_an_interrupted_fetch_left_is_swept_and_a_running_one_is_not(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == [".fetch-new"]
 
 
-def test_continuous_integration_runs_the_readmes_command_and_nothing_else() -> None:
+APT = 'echo "apt-get $*" >> "$SEEN"; exit '
+
+
+@pytest.mark.parametrize(
+    ("there", "asks", "says"),
+    (
+        ({"chromium": "exit 0", "apt-get": APT + "0", "id": "echo 0"}, False, False),
+        ({"apt-get": APT + "0", "id": "echo 0"}, True, False),
+        ({"apt-get": APT + "1", "id": "echo 0"}, True, True),  # and the tests run
+        ({"apt-get": APT + "0", "id": "echo 1000"}, False, False),
+        ({"id": "echo 0"}, False, False),
+    ),
+    ids=("there", "installed", "failing", "not root", "no apt"),
+)
+def test_continuous_integration_runs_the_readmes_command_after_the_browser_it_may_use(
+    tmp_path: Path, there: dict[str, str], asks: bool, says: bool
+) -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    lines = [line for line in script.read_text(encoding="utf-8").splitlines() if line.strip()]
-    assert [line for line in lines if not line.startswith("#")] == [
-        "set -euo pipefail",
-        'cd "$(dirname "$0")/.."',
-        'exec python3 deploy/dev.py test "$@"',
-    ]
+    lines = script.read_text(encoding="utf-8").splitlines()
+    assert lines[-1] == 'exec python3 deploy/dev.py test "$@"'
+    (tmp_path / ".ci").mkdir()
+    copy = shutil.copy(script, tmp_path / ".ci")
+    stubs, seen = tmp_path / "bin", tmp_path / "seen"
+    stubs.mkdir()
+    for name, does in {**there, "python3": 'echo "$*" >> "$SEEN"'}.items():
+        (stubs / name).write_text(f"#!/bin/bash\n{does}\n", encoding="utf-8")
+        (stubs / name).chmod(0o755)
+    for name in ("bash", "dirname", "timeout"):
+        (stubs / name).symlink_to(shutil.which(name) or name)
+    environment = {"PATH": str(stubs), "SEEN": str(seen)}
+    ran = subprocess.run([copy, "-k", "rate"], env=environment, capture_output=True, check=True)
+    did = seen.read_text(encoding="utf-8").splitlines()
+    assert did[-1] == "deploy/dev.py test -k rate"
+    assert any(line.startswith("apt-get") for line in did) == asks
+    assert (b"Chromium is missing" in ran.stderr) == says

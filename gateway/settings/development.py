@@ -36,6 +36,8 @@ from gateway.settings.units import Address, Usd
 
 MODEL_NAME = "smollm2-135m"
 PUBLIC_PORT = 8080
+PAGE_ORIGIN = "http://127.0.0.1:8090"
+"""Where gateway/console/README.md has one open the example page."""
 
 
 def development(
@@ -65,6 +67,7 @@ def development(
             public=Address("127.0.0.1", port),
             admin=Address("127.0.0.1", admin_port),
             hosts=("127.0.0.1", "localhost"),
+            cors_origins=(PAGE_ORIGIN,),
         ),
         state=State(),
         models=(Model(name=MODEL_NAME, path=MODEL_NAME, aliases=("default",)),),

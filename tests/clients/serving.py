@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,12 +59,22 @@ class Serving:
     def at_rest(self) -> None:
         """Soon nothing is left of any request."""
         house = self.home.house
-        self.until(lambda: not (len(house.live) or house.tempo.leases or house.door.gate.at_work))
+        self.until(
+            lambda: (
+                not (
+                    len(house.live)
+                    or len(house.runs)
+                    or house.tempo.leases
+                    or house.door.gate.at_work
+                )
+            )
+        )
         self.call(self.home.at_rest)
 
 
 @contextmanager
-def serving(folder: Path, **options: Any) -> Iterator[Serving]:
+def serving(folder: Path, origins: Sequence[str] = (), **options: Any) -> Iterator[Serving]:
+    """`origins`: whose pages may ask."""
     started: list[Serving] = []
     up, stop = threading.Event(), asyncio.Event()
     faults: list[BaseException] = []
@@ -77,7 +87,7 @@ def serving(folder: Path, **options: Any) -> Iterator[Serving]:
             app = front(
                 public_app(home.house, draw_seed),
                 hosts=["127.0.0.1"],
-                origins=[],
+                origins=origins,
                 mint=ids,
                 report=lambda request_id, why: faults.append(why),
                 stalled=lambda request_id: None,
