@@ -26,6 +26,7 @@ from gateway.runs import Runs
 from gateway.service_classes import ServiceClasses
 from gateway.text.templates import ChatTemplate
 from gateway.text.tokenizer import Vocabulary
+from gateway.tools.formats import Style
 from gateway.warmth import Warmth
 from policies.facts import Price
 from policies.price import PriceList
@@ -64,12 +65,13 @@ class Timings:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How one model's text becomes ids and back.  Made from the executor's card, remade when a
-    restarted executor shows another."""
+    restarted executor shows another.  `style`: how it calls tools, None where that is not known."""
 
     card: ModelCard
     vocabulary: Vocabulary
     template: ChatTemplate | None
     fingerprint: str
+    style: Style | None = None
 
 
 @dataclass(slots=True)
@@ -97,7 +99,8 @@ class Deployment:
             vocabulary = Vocabulary.from_card(card)
             template = ChatTemplate.compile(card, vocabulary)
             fingerprint = f"lg_{card.weights_digest[:12]}_{self.numerics}"
-            self._reading = Reading(card, vocabulary, template, fingerprint)
+            style = None if template is None else template.style()
+            self._reading = Reading(card, vocabulary, template, fingerprint, style)
         return self._reading
 
 

@@ -10,12 +10,15 @@ from functools import partial
 from gateway.api.answers import chat_answer
 from gateway.api.chunks import Chunks
 from gateway.api.generate import Asked, Family, Resolve
+from gateway.api.refused import unsupported
 from gateway.api.schema_chat import ChatJob, parse_chat
 from gateway.api.sse import ChatStream, fault
 from gateway.house import Reading
 from gateway.provenance import GAP, Part, PartKind
 from gateway.text.prompts import chat_prompt_async
 from gateway.text.templates import ChatMessage, Piece
+from gateway.tools.asked import Choosing
+from gateway.tools.taught import taught
 
 
 async def ask(body: object, reading: Reading, wall_ms: int, resolve: Resolve) -> Asked:
@@ -28,12 +31,27 @@ async def ask(body: object, reading: Reading, wall_ms: int, resolve: Resolve) ->
 async def templated(job: ChatJob, reading: Reading, wall_ms: int, resolve: Resolve) -> Asked:
     """A conversation, in whichever API it came, as the tokens of a prompt.  Raises as `ask`."""
     resolved = await resolve(job.references)
+    messages = job.messages if resolved is None else led_by(resolved.parts, job.messages)
+    tools = () if job.tools is None else job.tools.listed
+    style = reading.style
+    if tools and style is None and reading.template is not None:
+        raise unsupported(
+            "tools: this model writes calls of tools in a form that is not known here. Leave them out, "
+            "or ask another model.",
+            param="tools",
+            code="tools_unsupported",
+        )
+    if job.tools is not None and job.tools.choosing is Choosing.REQUIRED:
+        raise unsupported("tool_choice: a call cannot be forced here yet.", param="tool_choice")
+    if style is not None and not style.shows:
+        messages, tools = taught(messages, tools, style.format), ()
     prompt = await chat_prompt_async(
         reading.vocabulary,
         reading.template,
-        job.messages if resolved is None else led_by(resolved.parts, job.messages),
+        messages,
         now=datetime.fromtimestamp(wall_ms / 1000, UTC),
         extras=job.template_extras,
+        tools=tools,
     )
     return Asked(
         job.controls,

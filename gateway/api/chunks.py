@@ -41,7 +41,9 @@ class Chunks:
         if self._controls.continuous_usage:
             usage = Usage(self._case.job.prompt_tokens, self._told_tokens)
         opening = self._open(delta.index)
-        return opening + self._wording.delta(delta.index, delta.text, delta.shown, usage=usage)
+        return opening + self._wording.delta(
+            delta.index, delta.text, delta.shown, calls=delta.calls, usage=usage
+        )
 
     def closing(self) -> bytes:
         """Every choice was opened and is finished; usage last, if it was asked for."""

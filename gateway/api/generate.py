@@ -41,6 +41,7 @@ from gateway.text.prompts import Prompt
 from gateway.text.reply import Reply
 from gateway.text.stops import Automaton
 from gateway.tools.asked import Tools
+from gateway.tools.hearing import Hearing
 from policies.classes import tier_used
 from policies.facts import Principal
 
@@ -184,7 +185,7 @@ class Generate:
         voices: list[Voice] = []  # only who is admitted gets any: they may be many and large
 
         def tell(answer: Answer) -> Telling:
-            voices.extend(_voices(reading, controls, job))
+            voices.extend(_voices(reading, asked, job, arrived.request_id))
             return Telling(answer, voices, case, house.clock.monotonic_ns)
 
         line = self._line(who, job, case, asked)
@@ -265,8 +266,21 @@ def _tier(house: House, controls: Controls, service_class: str) -> str | None:
     return tier_used(service_class, house.classes.named).value
 
 
-def _voices(reading: Reading, controls: Controls, job: Job) -> list[Voice]:
+def _voices(reading: Reading, asked: Asked, job: Job, request_id: str) -> list[Voice]:
+    controls, tools = asked.controls, asked.tools
     stops = Automaton(controls.stops)
+    style = None if tools is None or not tools.callable else reading.style
+    skip = controls.skip_special_tokens
+    printed = style.printed if style is not None and skip else None
+
+    def hearing(index: int) -> Hearing | None:
+        if style is None or tools is None:
+            return None
+        mint = f"call_{request_id.removeprefix('req_')}_{index}_{{}}".format
+        return Hearing(
+            style.reader(tools, mint, skip_special_tokens=skip), logprobs=controls.logprobs
+        )
+
     return [
         Voice(
             index,
@@ -275,9 +289,11 @@ def _voices(reading: Reading, controls: Controls, job: Job) -> list[Voice]:
                 stops=stops,
                 stop_ids=frozenset(job.stop_token_ids),
                 logprobs=controls.logprobs,
-                skip_special_tokens=controls.skip_special_tokens,
+                skip_special_tokens=skip,
+                printed=printed,
             ),
-            by_token=bool(controls.stops),
+            by_token=bool(controls.stops) or (tools is not None and tools.single),
+            hearing=hearing(index),
         )
         for index in range(job.choices)
     ]

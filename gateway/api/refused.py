@@ -15,7 +15,7 @@ from typing import Any
 from gateway.errors import ApiError, invalid
 
 _NOT_YET = "'{name}' is not supported here yet. Leave it out."
-_TOOLS = "Tools are not supported here yet: leave '{name}' out, an empty list included."
+_FUNCTIONS = "'{name}' is an older form that is not read here: use tools and tool_choice."
 _SCHEMA = (
     "'{name}' is not a field here. For an answer of a given shape use response_format, or "
     "structured_outputs with one of json, regex, choice and grammar."
@@ -101,13 +101,11 @@ _CHAT: _Table = {
     "continue_final_message": ((False,), _NOT_YET),
     "documents": ((), _NOT_YET),
     "echo": ((False,), _NOT_YET),
-    "function_call": ((), _TOOLS),
-    "functions": ((), _TOOLS),
+    "function_call": ((), _FUNCTIONS),
+    "functions": ((), _FUNCTIONS),
     "modalities": ((["text"],), "Only text is answered here: leave '{name}' out."),
     "prediction": ((), _NOT_YET),
     "store": ((False,), "Answers are not stored here yet: leave '{name}' out, or send false."),
-    "tool_choice": ((), _TOOLS),
-    "tools": ((), _TOOLS),
     "web_search_options": ((), "Nothing is fetched for a request: leave '{name}' out."),
 }
 
@@ -167,5 +165,5 @@ def refuse(request: Mapping[str, Any], table: _Table) -> None:
         raise unsupported(sentence.format(name=name), param=name)
 
 
-def unsupported(message: str, *, param: str) -> ApiError:
-    return invalid(message, param=param, code="unsupported")
+def unsupported(message: str, *, param: str, code: str = "unsupported") -> ApiError:
+    return invalid(message, param=param, code=code)

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions: the request, read into a frozen `ChatJob`.
 
-Refuses to know: the chat template (roles it lacks are its business), limits of a plan, tools.
+Refuses to know: the chat template (roles it lacks are its business), limits of a plan.
 Source: API.md §1, §2 (8–10, 12–13, 19, 34, 44, 48).
 """
 
@@ -24,6 +24,15 @@ from gateway.api.schema import (
     shape,
     whole,
 )
+from gateway.api.schema_tools import (
+    CALLS_MAX,
+    TOOLS_MAX,
+    CallField,
+    ChoiceField,
+    ToolField,
+    calls_of,
+    tools_of,
+)
 from gateway.errors import invalid
 from gateway.quoting import fit
 from gateway.references import DOCUMENTS_MAX, References, TemplateReference
@@ -34,8 +43,7 @@ from policies.registered import VARIABLES_MAX
 MESSAGES_MAX = 2048
 PARTS_MAX = 1024
 
-_ROLES = frozenset({"system", "developer", "user", "assistant"})
-_TOOL_ROLES = frozenset({"tool", "function"})
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _MEDIA = {
     "image_url": "Images are",
     "input_audio": "Audio is",
@@ -82,7 +90,8 @@ class _Message(msgspec.Struct, frozen=True):
     role: str
     content: str | Annotated[list[_Part], Meta(max_length=PARTS_MAX)] | None = None
     name: Annotated[str, Meta(max_length=64)] | None = None
-    tool_calls: Any = None
+    tool_calls: Annotated[list[CallField], Meta(max_length=CALLS_MAX)] | None = None
+    tool_call_id: Annotated[str, Meta(max_length=256)] | None = None
     function_call: Any = None
 
 
@@ -96,6 +105,9 @@ class _ChatRequest(CommonRequest, frozen=True, kw_only=True):
     )
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=16)] | None = None
     prompt: _Prompt | None = None
+    tools: Annotated[list[ToolField], Meta(max_length=TOOLS_MAX)] | None = None
+    tool_choice: str | ChoiceField | None = None
+    parallel_tool_calls: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,8 @@ def parse_chat(body: object, *, vocab_size: int) -> ChatJob:
     if top and not request.logprobs:
         raise invalid("top_logprobs: needs logprobs: true.", param="top_logprobs")
     read = [_message(one, f"messages[{i}]") for i, one in enumerate(request.messages)]
+    _check_results([message for message, _ in read])
+    tools = tools_of(request.tools, request.tool_choice, parallel=request.parallel_tool_calls)
     extras = _extras(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
         extras.setdefault("reasoning_effort", request.reasoning_effort)
@@ -139,6 +153,7 @@ def parse_chat(body: object, *, vocab_size: int) -> ChatJob:
             documents_once([id_ for _, ids in read for id_ in ids], "messages"),
             _template(request.prompt),
         ),
+        tools,
     )
 
 
@@ -161,14 +176,20 @@ def _template(prompt: _Prompt | None) -> TemplateReference | None:
 
 def _message(message: _Message, param: str) -> tuple[ChatMessage, list[str]]:
     """And the documents it names."""
-    if message.role in _TOOL_ROLES or message.tool_calls or message.function_call:
-        at = "role" if message.role in _TOOL_ROLES else "tool_calls"
-        raise unsupported(f"{param}.{at}: tools are not supported here yet.", param=f"{param}.{at}")
+    if message.role == "function" or message.function_call:
+        at = f"{param}.{'role' if message.role == 'function' else 'function_call'}"
+        raise unsupported(f"{at}: an older form; use tool_calls and the role tool.", param=at)
     if message.role not in _ROLES:
         raise invalid(
-            f"{param}.role: expected system, developer, user or assistant.", param=f"{param}.role"
+            f"{param}.role: expected system, developer, user, assistant or tool.",
+            param=f"{param}.role",
         )
-    content = message.content
+    calls = calls_of(message.tool_calls or (), f"{param}.tool_calls")
+    if calls and message.role != "assistant":
+        raise invalid(
+            f"{param}.tool_calls: only an assistant calls tools.", param=f"{param}.tool_calls"
+        )
+    content = "" if message.content is None and calls else message.content
     if content is None:
         raise invalid(f"{param}.content: this field is required.", param=f"{param}.content")
     named: list[str] = []
@@ -176,13 +197,34 @@ def _message(message: _Message, param: str) -> tuple[ChatMessage, list[str]]:
         parts: list[str] = []
         for i, part in enumerate(content):
             at = f"{param}.content[{i}]"
-            if part.type == "file" and message.role != "assistant":
+            if part.type == "file" and message.role not in {"assistant", "tool"}:
                 named.append(_file(part, at))
             else:
                 parts.append(_text(part, at))
         content = "\n".join(parts)  # as vLLM joins them
     name = None if message.name is None else whole(message.name, f"{param}.name")
-    return ChatMessage(message.role, whole(content, f"{param}.content"), name or None), named
+    return ChatMessage(
+        message.role,
+        whole(content, f"{param}.content"),
+        name or None,
+        calls=calls,
+        call_id=message.tool_call_id if message.role == "tool" else None,
+    ), named
+
+
+def _check_results(messages: Sequence[ChatMessage]) -> None:
+    """Each result is of a call before it.  A call may stay without one: its user may have gone on."""
+    made: set[str] = set()
+    for place, message in enumerate(messages):
+        made.update(call.id for call in message.calls)
+        if message.role == "tool" and message.call_id not in made:
+            param = f"messages[{place}].tool_call_id"
+            what = (
+                "this field is required"
+                if message.call_id is None
+                else "no call before this has that id"
+            )
+            raise invalid(f"{param}: {what}.", param=param)
 
 
 def _file(part: _Part, param: str) -> str:

@@ -26,6 +26,7 @@ from gateway.api.answers import (
 from gateway.errors import ApiError
 from gateway.text.reply import ShownToken
 from gateway.text.tokenizer import Vocabulary
+from gateway.tools.calls import CallPart
 
 _encode = msgspec.json.Encoder().encode
 
@@ -115,13 +116,16 @@ class ChatStream(_Stream):
         text: str,
         tokens: Sequence[ShownToken] = (),
         *,
+        calls: Sequence[CallPart] = (),
         usage: Usage | None = None,
     ) -> bytes:
-        """b"" for an empty text.  `usage` so far, where `continuous_usage_stats` was asked for."""
-        if not text:
-            assert not tokens  # they come with the text that they are
-            return b""
-        return self._choice(index, {"content": text}, None, tokens, usage=usage)
+        """One chunk for the text, if there is any, and one for each part of a call: clients put parts of one
+        index together over chunks, and not within one.  `usage` so far, where `continuous_usage_stats` was asked for."""
+        assert text or not tokens  # they come with the text that they are
+        said = self._choice(index, {"content": text}, None, tokens, usage=usage) if text else b""
+        for part in calls:
+            said += self._choice(index, {"tool_calls": [_call(part)]}, None, usage=usage)
+        return said
 
     def finish(
         self, index: int, reason: str, *, x_limit: str | None = None, usage: Usage | None = None
@@ -131,7 +135,7 @@ class ChatStream(_Stream):
     def _choice(
         self,
         index: int,
-        delta: Mapping[str, str],
+        delta: Mapping[str, Any],
         reason: str | None,
         tokens: Sequence[ShownToken] = (),
         *,
@@ -141,6 +145,15 @@ class ChatStream(_Stream):
         logprobs = chat_logprobs(tokens, self._vocabulary) if self._logprobs and tokens else None
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return self._chunk(choice, usage, x_limit)
+
+
+def _call(part: CallPart) -> dict[str, Any]:
+    """Id, type and name come once; then more of the arguments."""
+    function = {"arguments": part.arguments}
+    if part.id is None:
+        return {"index": part.index, "function": function}
+    named = {"name": part.name, **function}
+    return {"index": part.index, "id": part.id, "type": "function", "function": named}
 
 
 class CompletionStream(_Stream):
@@ -165,9 +178,11 @@ class CompletionStream(_Stream):
         text: str,
         tokens: Sequence[ShownToken] = (),
         *,
+        calls: Sequence[CallPart] = (),
         usage: Usage | None = None,
     ) -> bytes:
         """b"" for an empty text."""
+        assert not calls  # a plain text calls nothing
         if not text:
             assert not tokens
             return b""

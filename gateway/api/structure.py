@@ -76,7 +76,7 @@ def _of_format(form: ResponseFormat) -> Structure | None:
                 raise _wrong(f"{at}.json_schema", "this field is required")
             if _NAME.fullmatch(asked.name) is None:
                 raise _wrong(f"{at}.json_schema.name", "expected 1 to 64 of a-z, A-Z, 0-9, _ and -")
-            return _schema(asked.schema, at)
+            return bounded_schema(asked.schema, at)
         case _:
             raise _wrong(at, "expected text, json_object or json_schema", says=f"{at}.type")
 
@@ -85,7 +85,7 @@ def _of_outputs(outputs: StructuredOutputs) -> Structure:
     at = "structured_outputs"
     found: list[Structure] = []
     if outputs.json is not None:
-        found.append(_schema(_loaded(outputs.json, f"{at}.json"), f"{at}.json"))
+        found.append(bounded_schema(_loaded(outputs.json, f"{at}.json"), f"{at}.json"))
     if outputs.regex is not None:
         found.append(_bounded(GrammarKind.REGEX, outputs.regex, f"{at}.regex"))
     if outputs.grammar is not None:
@@ -113,7 +113,8 @@ def _loaded(schema: dict[str, Any] | str, at: str) -> dict[str, Any]:
     return value
 
 
-def _schema(schema: dict[str, Any], at: str) -> Structure:
+def bounded_schema(schema: dict[str, Any], at: str) -> Structure:
+    """Raises ApiError 400 for one that is too deep or too large."""
     level: list[Any] = [schema]
     for _ in range(SCHEMA_DEPTH):
         level = [

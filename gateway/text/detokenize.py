@@ -14,7 +14,7 @@ Refuses to know: which request, why it ends, stop strings.  Costs well under a m
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gateway.text.tokenizer import Vocabulary
 
@@ -27,8 +27,15 @@ class Detokenizer:
 
     __slots__ = ("_decoder", "_table")
 
-    def __init__(self, vocabulary: Vocabulary, *, skip_special_tokens: bool = True) -> None:
-        self._table = vocabulary.printed_bytes(skip_special_tokens=skip_special_tokens)
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        skip_special_tokens: bool = True,
+        printed: Sequence[bytes] | None = None,
+    ) -> None:
+        """`printed`: the bytes of each id, where they are others than the vocabulary's."""
+        self._table = printed or vocabulary.printed_bytes(skip_special_tokens=skip_special_tokens)
         self._decoder = _UTF8("replace")
 
     def push(self, ids: Iterable[int]) -> str:

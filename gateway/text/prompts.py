@@ -13,8 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from gateway.errors import invalid
-from gateway.text.templates import ChatMessage, ChatTemplate, Origin
+from gateway.text.masks import Origin
+from gateway.text.templates import ChatMessage, ChatTemplate
 from gateway.text.tokenizer import Vocabulary
+from gateway.tools.asked import Tool
 from policies.scope.labels import Label, join_all
 from policies.scope.prefix import Supplied, Supplier
 
@@ -64,6 +66,7 @@ def chat_prompt(
     *,
     now: datetime,
     extras: Mapping[str, Any] = {},
+    tools: Sequence[Tool] = (),
 ) -> Prompt:
     """Raises ApiError 400.  `template` None: the model has none, and cannot chat."""
     if template is None:
@@ -72,7 +75,7 @@ def chat_prompt(
             param="model",
             code="no_chat_template",
         )
-    rendered = template.render(messages, now=now, extras=extras)
+    rendered = template.render(messages, now=now, extras=extras, tools=tools)
     _must_fit(vocabulary, (segment.text for segment in rendered.segments), "messages")
     named = [piece.label for message in messages for piece in message.pieces]
     everything = join_all(label for label in named if label is not None) if any(named) else None
@@ -129,13 +132,15 @@ async def chat_prompt_async(
     *,
     now: datetime,
     extras: Mapping[str, Any] = {},
+    tools: Sequence[Tool] = (),
 ) -> Prompt:
     """`chat_prompt`, off the event loop where it could hold it up."""
     size = sum(len(message.content) for message in messages) + 64 * len(messages)
-    if size <= INLINE_CHARS_MAX and not (template is not None and template.busy):
+    calls = tools or any(message.calls for message in messages)
+    if size <= INLINE_CHARS_MAX and not calls and not (template is not None and template.busy):
         return chat_prompt(vocabulary, template, messages, now=now, extras=extras)
     return await asyncio.to_thread(
-        chat_prompt, vocabulary, template, messages, now=now, extras=extras
+        chat_prompt, vocabulary, template, messages, now=now, extras=extras, tools=tools
     )
 
 

@@ -49,9 +49,11 @@ class Reply:
         stop_ids: frozenset[int] = frozenset(),
         logprobs: bool = False,
         skip_special_tokens: bool = True,
+        printed: Sequence[bytes] | None = None,
     ) -> None:
-        self._detokenizer = Detokenizer(vocabulary, skip_special_tokens=skip_special_tokens)
-        self._printed = vocabulary.printed_bytes(skip_special_tokens=skip_special_tokens)
+        """`printed`: the bytes of each id, where they are others than the vocabulary's."""
+        self._printed = printed or vocabulary.printed_bytes(skip_special_tokens=skip_special_tokens)
+        self._detokenizer = Detokenizer(vocabulary, printed=self._printed)
         self._stops = StopStrings(stops)
         self._stop_ids = stop_ids
         self._logprobs = logprobs

@@ -36,6 +36,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
+from gateway.text.masks import Masks
+
 
 class TemplateFault(Exception):
     """The template is broken, hostile, or too expensive."""
@@ -219,6 +221,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.clock = clock
         self.now = datetime.min.replace(tzinfo=UTC)
         self.meter = Meter(bounds, 0, clock)
+        self.masks: Masks | None = None
         self.globals = {name: self.globals[name] for name in _GLOBALS} | {
             "raise_exception": _raise_exception,
             "strftime_now": self._strftime_now,
@@ -257,11 +260,18 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             raise TemplateFault(f"The chat template cannot be compiled: {error}") from error
 
     def run(
-        self, template: Template, values: Mapping[str, Any], *, input_chars: int, now: datetime
+        self,
+        template: Template,
+        values: Mapping[str, Any],
+        *,
+        input_chars: int,
+        now: datetime,
+        masks: Masks | None = None,
     ) -> str:
-        """Render within bounds.  Raises TemplateFault or TemplateRefusal, nothing else."""
+        """Render within bounds.  `masks`: of what stands in the values.  Raises TemplateFault or TemplateRefusal,
+        nothing else."""
         self.meter = Meter(self.bounds, input_chars, self.clock)
-        self.now = now
+        self.now, self.masks = now, masks
         try:
             return template.render(values)
         except (TemplateFault, TemplateRefusal):
@@ -363,13 +373,15 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(value, Undefined):
             raise SecurityError("an undefined value has no JSON")
         self.meter.printable(value)
-        return json.dumps(
-            value,
+        revealed = value if self.masks is None else self.masks.reveal(value)
+        text = json.dumps(
+            revealed,
             ensure_ascii=bool(ensure_ascii),
             indent=None if indent is None else max(0, min(8, int(indent))),
             separators=None if separators is None else (str(separators[0]), str(separators[1])),
             sort_keys=bool(sort_keys),
         )
+        return text if revealed is value or self.masks is None else self.masks.conceal(text)
 
     def _strftime_now(self, form: str) -> str:
         if len(form) > 64:

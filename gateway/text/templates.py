@@ -1,12 +1,13 @@
 """A model's chat template: messages to the text that the model was trained to read, with provenance.
 
 `render` gives segments.  SCAFFOLD is the template's own text, the only text in which special tokens
-mean anything; CONTENT is what somebody wrote: the client, or who registered it (then it has a label).
+mean anything; CONTENT is what somebody wrote: the client (tools, calls and their results too), or who registered
+it (then it has a label).
 To tell them apart the template is rendered twice: once with an unguessable word in place of each
-string, and once with the real strings.  The
+string (`text.masks`), and once with the real strings.  The
 first rendering, split at the words, gives the segments; the second is the check: put together, the
-segments must read the same.  A template that only trims passes (the words wear a sentinel on each
-side, so it shows which side was trimmed).  One that transforms or inspects what was written does
+segments must read the same.  A template that only trims, or makes JSON of it, passes.  One that transforms or inspects
+what was written does
 not, and is answered in one piece with `provenance=False`; then text that could become a special
 token is refused.
 
@@ -16,14 +17,12 @@ transformers' chat template conventions.
 
 from __future__ import annotations
 
-import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 from jinja2 import meta
@@ -31,30 +30,17 @@ from jinja2 import meta
 from executor.contract import ModelCard
 from gateway.errors import ApiError, invalid
 from gateway.quoting import fit
+from gateway.text.masks import Mask, Masks, Origin, Segment, bare
 from gateway.text.sandbox import BoundedEnvironment, Bounds, TemplateFault, TemplateRefusal
 from gateway.text.tokenizer import Vocabulary
+from gateway.tools.asked import Tool
 from gateway.tools.calls import ToolCall
+from gateway.tools.formats import Style
+from gateway.tools.shown import shown_calls, shown_tools
 from policies.scope.labels import Label
 
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
-_SENTINEL = "\x1f"  # white space to `trim`, and in no template
 REASON_CHARS_MAX = 300
-
-
-class Origin(StrEnum):
-    SCAFFOLD = "scaffold"
-    CONTENT = "content"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """`source` names the request field that a CONTENT came from, as `messages[1].content`; `label` is
-    of whom it was registered for, None where the client wrote it."""
-
-    text: str
-    origin: Origin
-    source: str | None = None
-    label: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +98,7 @@ class ChatTemplate:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Compile and try it.  Raises TemplateFault, a sentence for the operator."""
+        self._source = source
         self._vocabulary = vocabulary
         self._environment = BoundedEnvironment(bounds, clock)
         self._template = self._environment.prepare(source)
@@ -134,6 +121,10 @@ class ChatTemplate:
         """None if the model has no chat template.  Raises TemplateFault."""
         return None if card.chat_template is None else cls(card.chat_template, vocabulary)
 
+    def style(self) -> Style | None:
+        """How the model calls tools, None where that is not known."""
+        return Style.of(self._source, self._vocabulary, shows=self.uses("tools"))
+
     @property
     def busy(self) -> bool:
         """Another thread renders now, and this one would wait."""
@@ -150,8 +141,9 @@ class ChatTemplate:
         now: datetime,
         add_generation_prompt: bool = True,
         extras: Mapping[str, Any] = {},
+        tools: Sequence[Tool] = (),
     ) -> Rendered:
-        """`extras` the template does not read are ignored.  Raises ApiError 400 where the template
+        """`extras` and `tools` that the template does not read are ignored.  Raises ApiError 400 where the template
         refuses the conversation, cannot render it within its bounds, or (without provenance) the
         conversation holds the text of a special token."""
         extras = {name: value for name, value in extras.items() if name in self._names}
@@ -161,16 +153,15 @@ class ChatTemplate:
                     f"chat_template_kwargs.{name} contains a control token of this model.",
                     param="chat_template_kwargs",
                 )
-        word = f"Lg{self._mint()}q"
         values = {**extras, **self._fixed, "add_generation_prompt": add_generation_prompt}
-        sources, masked = self._mask(messages, word)
-        size = sum(len(message.content) for message in messages)
+        masks = Masks(f"Lg{self._mint()}q")
+        masked = values | self._values(messages, tools, masks.mask)
+        written = masks.written()
+        size = sum(map(len, written))
         try:
-            outline = self._run(masked, values, size, now)
+            outline = self._run(masked, size, now, masks)
         except TemplateRefusal as refusal:
-            said = fit(
-                re.sub(f"{_SENTINEL}?{word}\\d+q{_SENTINEL}?", "…", str(refusal)), REASON_CHARS_MAX
-            )
+            said = fit(masks.blotted(str(refusal)), REASON_CHARS_MAX)
             raise invalid(
                 f"The model's chat template refuses this conversation: {said or 'no reason given'}",
                 param="messages",
@@ -178,30 +169,29 @@ class ChatTemplate:
             ) from refusal
         except TemplateFault as fault:
             raise _unrenderable() from fault
-        segments = _split(outline, word, sources)
+        segments = masks.split(outline)
         rendered = Rendered(segments, provenance=True, steered=bool(extras))
         try:
-            actual = self._run(list(messages), values, size, now)
+            actual = self._run(values | self._values(messages, tools, bare), size, now)
         except (TemplateFault, TemplateRefusal) as fault:
             raise _unrenderable() from fault
         if rendered.text == actual:
             return rendered
-        return self._without_provenance(actual, messages, segments)
+        return self._without_provenance(actual, written, segments)
 
     def _without_provenance(
-        self, actual: str, messages: Sequence[ChatMessage], segments: Sequence[Segment]
+        self, actual: str, written: Sequence[str], segments: Sequence[Segment]
     ) -> Rendered:
         """The whole as scaffold, if the special tokens in it are those of the scaffold alone."""
-        texts = [text for message in messages for text in (message.content, message.name or "")]
         scaffold = [segment.text for segment in segments if segment.origin is Origin.SCAFFOLD]
         # The template may also have made a control token out of innocent pieces: compare.
-        if any(map(self._vocabulary.mentions_special, texts)) or self._specials(
+        if any(map(self._vocabulary.mentions_special, written)) or self._specials(
             [actual]
         ) != self._specials(scaffold):
             raise invalid(
                 "This model's chat template rewrites what was written, so a control token of the "
                 "model cannot be told from one of the template. Remove control tokens such as "
-                "<|im_end|> from the messages.",
+                "<|im_end|> from the messages and tools.",
                 param="messages",
                 code="control_token",
             )
@@ -212,48 +202,42 @@ class ChatTemplate:
         encode = self._vocabulary.encode_scaffold
         return [token for text in texts for token in encode(text) if token in forbidden]
 
-    def _mask(
-        self, messages: Sequence[ChatMessage], word: str
-    ) -> tuple[list[Segment], list[ChatMessage]]:
-        """Each string as a CONTENT segment, and the messages with numbered words instead.
-        An empty string stays: templates ask whether there is content."""
-        sources: list[Segment] = []
+    def _values(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], mask: Mask
+    ) -> dict[str, Any]:
+        more = shown_calls([(message.calls, message.call_id) for message in messages], mask)
+        values: dict[str, Any] = {
+            "messages": [
+                self._plain(message, f"messages[{place}]", more[place], mask)
+                for place, message in enumerate(messages)
+            ]
+        }
+        return values | {"tools": shown_tools(tools, mask)} if tools else values
 
-        def mask(text: str, source: str, label: Label | None = None) -> str:
-            if not text:
-                return text
-            sources.append(Segment(text, Origin.CONTENT, source, label))
-            return f"{_SENTINEL}{word}{len(sources) - 1}q{_SENTINEL}"
-
-        masked = [
-            ChatMessage(
-                message.role,
-                "".join(
-                    mask(piece.text, f"messages[{place}].content", piece.label)
-                    for piece in message.pieces or (Piece(message.content),)
-                ),
-                None if message.name is None else mask(message.name, f"messages[{place}].name"),
-            )
-            for place, message in enumerate(messages)
-        ]
-        return sources, masked
-
-    def _run(
-        self, messages: Sequence[ChatMessage], values: Mapping[str, Any], size: int, now: datetime
-    ) -> str:
-        plain = {"messages": [self._plain(message) for message in messages], **values}
-        with self._lock:
-            return self._environment.run(self._template, plain, input_chars=size, now=now)
-
-    def _plain(self, message: ChatMessage) -> dict[str, Any]:
+    def _plain(
+        self, message: ChatMessage, at: str, more: Mapping[str, Any], mask: Mask
+    ) -> dict[str, Any]:
         role = message.role
         if role == "developer" and not self._developer:
             role = "system"
-        content: Any = message.content
+        content: Any = "".join(
+            mask(piece.text, f"{at}.content", piece.label)
+            for piece in message.pieces or (Piece(message.content),)
+        )
         if self._parts:
-            content = [{"type": "text", "text": message.content}]
-        plain = {"role": role, "content": content}
-        return plain if message.name is None else {**plain, "name": message.name}
+            content = [{"type": "text", "text": content}]
+        plain = {"role": role, "content": content, **more}
+        if message.name is not None:
+            plain["name"] = mask(message.name, f"{at}.name", None)
+        return plain
+
+    def _run(
+        self, values: Mapping[str, Any], size: int, now: datetime, masks: Masks | None = None
+    ) -> str:
+        with self._lock:
+            return self._environment.run(
+                self._template, values, input_chars=size, now=now, masks=masks
+            )
 
     def _wants_parts(self) -> bool:
         """Try the template on the least conversation, with content as text or as a list of parts:
@@ -263,7 +247,9 @@ class ChatTemplate:
         seen: list[str] = []
         for self._parts in (False, True):
             try:
-                one, other = (self._run(ask, values, 0, _LONG_AGO) for ask in asks)
+                one, other = (
+                    self._run(values | self._values(ask, (), bare), 0, _LONG_AGO) for ask in asks
+                )
                 if one != other:
                     return self._parts
             except (TemplateFault, TemplateRefusal) as fault:
@@ -272,25 +258,6 @@ class ChatTemplate:
             "The model's chat template does not render a plain user message: "
             + fit(" / ".join(seen) or "the message is missing from its output", REASON_CHARS_MAX)
         )
-
-
-def _split(outline: str, word: str, sources: Sequence[Segment]) -> tuple[Segment, ...]:
-    """Cut an outline at its words.  A word without its sentinel on a side was trimmed there."""
-    segments: list[Segment] = []
-    before, *others = outline.split(word)
-    for other in others:
-        number, closed, after = other.partition("q")
-        if not (closed and number.isdecimal()):  # the template cut it up
-            before += word + other
-            continue
-        content = sources[int(number)]
-        text = content.text if before.endswith(_SENTINEL) else content.text.lstrip()
-        text = text if after.startswith(_SENTINEL) else text.rstrip()
-        segments.append(Segment(before.removesuffix(_SENTINEL), Origin.SCAFFOLD))
-        segments.append(replace(content, text=text))
-        before = after.removeprefix(_SENTINEL)
-    segments.append(Segment(before, Origin.SCAFFOLD))
-    return tuple(segment for segment in segments if segment.text)
 
 
 def _unrenderable() -> ApiError:

@@ -67,9 +67,9 @@ class Vocabulary:
         self._normalises = document.get("normalizer") is not None
         self._printed = [b"" if i in self.skipped_ids else raw for i, raw in enumerate(texts)]
         self._longest_bytes = max(1, *map(len, texts))
-        self._special_texts = tuple(
-            sorted({self.special_text(i) for i in self.forbidden_ids if self.holds(i)} - {""})
-        )
+        self._special_ids = {self.special_text(i): i for i in self.forbidden_ids if self.holds(i)}
+        self._special_ids.pop("", None)
+        self._special_texts = tuple(sorted(self._special_ids))
 
     @classmethod
     def from_card(cls, card: ModelCard) -> Vocabulary:
@@ -105,6 +105,10 @@ class Vocabulary:
     def mentions_special(self, text: str) -> bool:
         """Whether the text of a forbidden token occurs in `text`."""
         return any(special in text for special in self._special_texts)
+
+    def special_id(self, text: str) -> int | None:
+        """The control token that is written so."""
+        return self._special_ids.get(text)
 
     def special_text(self, token: int | None) -> str:
         """How a template's scaffold writes this token (`bos_token`, `eos_token`)."""

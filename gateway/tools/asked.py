@@ -33,13 +33,28 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """`named`: with REQUIRED, the only one that may be called.  `parallel`: more than one call in an answer."""
+    """`named`: with REQUIRED, the only one that may be called.  `allowed`: these alone may be, though all are shown.
+    `parallel`: more than one call in an answer."""
 
     listed: tuple[Tool, ...]
     choosing: Choosing = Choosing.AUTO
     named: str | None = None
     parallel: bool = True
+    allowed: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         assert self.listed
         assert self.named is None or self.choosing is Choosing.REQUIRED
+
+    @property
+    def single(self) -> bool:
+        """One call at most."""
+        return self.named is not None or not self.parallel
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        """Those that may be called."""
+        if self.choosing is Choosing.NONE:
+            return ()
+        only = self.allowed if self.named is None else {self.named}
+        return tuple(tool for tool in self.listed if only is None or tool.name in only)

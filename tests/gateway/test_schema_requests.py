@@ -209,8 +209,7 @@ def user(content: Any, **more: Any) -> list[dict[str, Any]]:
         ({"messages": MESSAGES * 2049}, "messages"),
         ({"messages": [{"role": 123, "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "assistant", "content": None}]}, "messages[0].content"),
         ({"messages": user(123)}, "messages[0].content"),
         ({"messages": user(None)}, "messages[0].content"),
@@ -235,9 +234,6 @@ def user(content: Any, **more: Any) -> list[dict[str, Any]]:
         ({"logprobs": True, "top_logprobs": True}, "top_logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
-        ({"tools": []}, "tools"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"tool_choice": "auto"}, "tool_choice"),
         ({"functions": []}, "functions"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"audio": {"voice": "x"}}, "audio"),
@@ -318,7 +314,7 @@ def test_what_is_kept_follows_from_the_plan_and_it_says_so(name: str) -> None:
 
 
 def test_what_is_not_built_yet_says_so_and_what_is_forbidden_says_why() -> None:
-    assert refusal(chat, tools=[]).code == "unsupported"
+    assert refusal(chat, functions=[]).code == "unsupported"
     assert "never" in refusal(chat, cache_salt="x").message
     assert "comes from the model alone" in refusal(chat, chat_template="x").message
     assert (

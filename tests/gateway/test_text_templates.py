@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import ApiError
+from gateway.text.masks import Origin
 from gateway.text.prompts import (
     Prompt,
     Span,
@@ -17,7 +18,7 @@ from gateway.text.prompts import (
     completion_prompt_async,
 )
 from gateway.text.sandbox import Bounds, TemplateFault
-from gateway.text.templates import ChatMessage, ChatTemplate, Origin, Piece, Rendered
+from gateway.text.templates import ChatMessage, ChatTemplate, Piece, Rendered
 from gateway.text.tokenizer import Vocabulary
 from policies.scope.labels import BOTTOM, Document, documents, join_all, tenant
 from policies.scope.prefix import Supplier, shared_until

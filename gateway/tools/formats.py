@@ -1,0 +1,98 @@
+"""In which form a model writes calls of tools, and what of it a detokeniser would hide.
+
+Chosen by the model's chat template and its control tokens.  Where a marker is a control token, which is not shown, it is
+printed as a character that no text has, for the reader alone.
+Refuses to know: requests, answers.  Source: API.md §5 (tool formats); the chat templates of the families named below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.text.tokenizer import Vocabulary
+from gateway.tools.asked import Tools
+from gateway.tools.reader import Reader, Spelling
+
+_OPENS, _CLOSES, _BETWEEN = "\ufdd0", "\ufdd1", "\ufdd2"
+"""Noncharacters: for a program's own use, and in no text (Unicode, chapter 23.7)."""
+
+
+class Format(StrEnum):
+    HERMES = "hermes"  # <tool_call>{…}</tool_call>: Hermes, Qwen 2.5 and 3
+    SMOLLM2 = "smollm2"  # the same around a list
+    LLAMA3_JSON = "llama3_json"  # {"name": …, "parameters": {…}}, perhaps after <|python_tag|>
+    MISTRAL = "mistral"  # [TOOL_CALLS] and a list, or a name and its arguments
+
+
+_PLAIN = {
+    Format.HERMES: Spelling("<tool_call>", "</tool_call>"),
+    Format.SMOLLM2: Spelling("<tool_call>", "</tool_call>"),
+    Format.LLAMA3_JSON: Spelling("<|python_tag|>", bare=True, separator=";"),
+    Format.MISTRAL: Spelling("[TOOL_CALLS]", named=True),
+}
+_BETWEEN_TEXTS = ("[CALL_ID]", "[ARGS]")
+
+
+def format_of(template: str, vocabulary: Vocabulary, *, shows: bool) -> Format | None:
+    """None: the template shows tools in a form that is not known here.  `shows`: it shows them by itself."""
+
+    def marks(text: str) -> bool:
+        return text in template or vocabulary.special_id(text) is not None
+
+    if marks("[TOOL_CALLS]"):
+        return Format.MISTRAL
+    if marks("<|python_tag|>"):
+        return Format.LLAMA3_JSON
+    if shows:
+        # Qwen3-Coder's calls begin alike, and go on in a markup of its own.
+        known = "<tool_call>" in template and "<function=" not in template
+        return Format.HERMES if known else None
+    return Format.SMOLLM2 if "SmolLM" in template else Format.HERMES
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """One model's.  `shows`: its chat template shows tools by itself; else they are shown for it (`taught`).
+    `spelling` and `printed` (bytes by id) go together, for answers without control tokens."""
+
+    format: Format
+    shows: bool
+    spelling: Spelling
+    printed: Sequence[bytes]
+
+    @classmethod
+    def of(cls, template: str, vocabulary: Vocabulary, *, shows: bool) -> Style | None:
+        """None where its calls could not be read."""
+        found = format_of(template, vocabulary, shows=shows)
+        if found is None:
+            return None
+        plain = _PLAIN[found]
+        marks = {plain.opens: _OPENS, plain.closes: _CLOSES}
+        marks |= dict.fromkeys(_BETWEEN_TEXTS if plain.named else (), _BETWEEN)
+        ids = {text: vocabulary.special_id(text) for text in marks}
+        hidden = {text: i for text, i in ids.items() if i in vocabulary.skipped_ids}
+        printed = list(vocabulary.printed_bytes(skip_special_tokens=True))
+        for text, token in hidden.items():
+            assert token is not None
+            printed[token] = marks[text].encode()
+        spelling = Spelling(
+            _OPENS if plain.opens in hidden else plain.opens,
+            _CLOSES if plain.closes in hidden else plain.closes,
+            plain.bare,
+            plain.separator,
+            plain.named,
+            frozenset(marks[text] for text in hidden),
+        )
+        return cls(found, shows, spelling, printed)
+
+    def reader(
+        self, tools: Tools, mint: Callable[[int], str], *, skip_special_tokens: bool
+    ) -> Reader:
+        return Reader(
+            self.spelling if skip_special_tokens else _PLAIN[self.format],
+            [tool.name for tool in tools.callable],
+            mint,
+            parallel=not tools.single,
+        )
