@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from executor.contract import ModelCard
 from gateway import lifecycle
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
 from gateway.api.messages import MESSAGES
 from gateway.api.responses import RESPONSES
-from gateway.house import Deployment, House
+from gateway.house import Deployment, House, Reading
+from gateway.text.sandbox import TemplateFault
+from gateway.text.tokenizer_json import TokenizerFault
 from policies import classes
 from policies.facts import Principal, Standing
 
@@ -27,6 +28,7 @@ _WISHES = ("default", "flex", "priority")
 def model_view(house: House, who: Principal, deployment: Deployment) -> dict[str, object]:
     """`max_prompt_tokens` and `max_output_tokens` each by itself: both together are at most `max_model_len`."""
     card = deployment.executor.card
+    reading = _reading(deployment)
     standing = lifecycle.standing_of(house, who)
     prompt, output = _most(standing, None if card is None else card.context_tokens)
     return {
@@ -42,7 +44,11 @@ def model_view(house: House, who: Principal, deployment: Deployment) -> dict[str
         "ready": card is not None,
         "service_classes": list(standing.classes),
         "service_tiers": _tiers(house, who),
-        "endpoints": [] if card is None else _endpoints(card),
+        "endpoints": _endpoints(reading),
+        "capabilities": {
+            "tools": reading is not None and reading.style is not None,
+            "structured_outputs": reading is not None,
+        },
     }
 
 
@@ -93,6 +99,18 @@ def _tiers(house: House, who: Principal) -> list[str]:
     return sorted({classes.tier_used(each, named).value for each in served})
 
 
-def _endpoints(card: ModelCard) -> list[str]:
-    conversing = () if card.chat_template is None else CONVERSING
+def _endpoints(reading: Reading | None) -> list[str]:
+    if reading is None:
+        return []
+    conversing = () if reading.template is None else CONVERSING
     return sorted(each.route for each in (COMPLETIONS, *conversing))
+
+
+def _reading(deployment: Deployment) -> Reading | None:
+    """None where it serves nobody: it loads, or its tokenizer or template is broken, of which its own requests tell."""
+    if deployment.executor.card is None:
+        return None
+    try:
+        return deployment.reading()
+    except (TokenizerFault, TemplateFault):
+        return None

@@ -28,6 +28,12 @@ from gateway.api.schema import (
     whole,
 )
 from gateway.api.schema_chat import MESSAGES_MAX, PARTS_MAX, ChatJob, documents_once
+from gateway.api.schema_tools import (
+    DESCRIPTION_CHARS_MAX,
+    TOOLS_MAX,
+    check_name,
+    check_parameters,
+)
 from gateway.api.structure import JsonSchema, ResponseFormat
 from gateway.errors import ApiError, invalid
 from gateway.references import References
@@ -35,7 +41,6 @@ from gateway.text.templates import ChatMessage
 from gateway.tools.asked import Choosing, Tool, Tools
 from gateway.tools.calls import ToolCall
 
-TOOLS_MAX = 128
 NAME = r"^[a-zA-Z0-9_-]{1,128}$"
 _Id = Annotated[str, Meta(min_length=1, max_length=256)]
 _Name = Annotated[str, Meta(pattern=NAME)]
@@ -96,10 +101,12 @@ class OutputConfig(msgspec.Struct, frozen=True):
 
 
 class MessagesTool(msgspec.Struct, frozen=True):
+    """Of the client's own."""
+
     name: _Name
-    input_schema: dict[str, Any]
+    input_schema: dict[str, Any] | None = None
     type: str | None = None
-    description: str | None = None
+    description: Annotated[str, Meta(max_length=DESCRIPTION_CHARS_MAX)] | None = None
     strict: bool | None = None
 
 
@@ -179,7 +186,6 @@ def _job(request: CountRequest, made: Controls) -> ChatJob:
             "end with a message of the user.",
             param="messages",
         )
-    _no_tools_yet(tools, read.messages)
     config = request.output_config
     effort = None if config is None else config.effort
     return ChatJob(
@@ -189,13 +195,6 @@ def _job(request: CountRequest, made: Controls) -> ChatJob:
         References(documents_once(read.documents, "messages")),
         tools,
     )
-
-
-def _no_tools_yet(tools: Tools | None, messages: Iterable[ChatMessage]) -> None:
-    told = any(message.calls or message.call_id is not None for message in messages)
-    if tools is not None or told:
-        at = "messages" if tools is None else "tools"
-        raise unsupported(f"{at}: tools are not supported here yet.", param=at)
 
 
 Request = TypeVar("Request", bound=CountRequest)
@@ -387,5 +386,11 @@ def _tool(tool: MessagesTool, at: str) -> Tool:
             "and input_schema.",
             param=f"{at}.type",
         )
+    if tool.input_schema is None:
+        raise invalid(
+            f"'{at}.input_schema' is required and was not given.", param=f"{at}.input_schema"
+        )
+    check_name(tool.name, f"{at}.name")
+    check_parameters(tool.input_schema, f"{at}.input_schema")
     description = None if tool.description is None else whole(tool.description, at)
     return Tool(tool.name, description, tool.input_schema, strict=bool(tool.strict))

@@ -10,8 +10,9 @@ from pathlib import Path
 import anthropic
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
-from anthropic.types import MessageParam
+from anthropic.types import Message, MessageParam, ToolParam
 
+from executor.contract import Submit
 from executor.echo import EchoExecutor
 from policies.facts import Limits
 from tests.clients.serving import Serving, serving
@@ -99,6 +100,49 @@ def test_tokens_are_counted_as_they_are_billed(site: Serving) -> None:
         assert counted.input_tokens == whole.usage.input_tokens
         with pytest.raises(anthropic.NotFoundError):
             ai.messages.count_tokens(model="absent", messages=HELLO)
+
+
+def test_a_tool_is_called_and_answered(tmp_path: Path) -> None:
+    """As agents do: the whole answer, or the stream's, is put back with what the tool gave."""
+    call = b'I look.<tool_call>{"name": "weather", "arguments": {"city": "Bern"}}</tool_call>'
+    turns: list[tuple[int, ...]] = []
+
+    def says(job: Submit) -> tuple[int, ...]:
+        turns.append(job.prompt)
+        return tuple(call if len(turns) % 2 else b"7 degrees.")
+
+    tools: list[ToolParam] = [{"name": "weather", "input_schema": {"type": "object"}}]
+    with (
+        serving(tmp_path, echo=EchoExecutor(says=says)) as site,
+        client(site) as ai,
+    ):
+        for streamed in (False, True):
+            asked: list[MessageParam] = [*HELLO]
+            if streamed:
+                with ai.messages.stream(
+                    model=MODEL, max_tokens=99, messages=asked, tools=tools
+                ) as stream:
+                    kinds = [event.type for event in stream]
+                    first: Message = stream.get_final_message()
+                assert "input_json" in kinds
+            else:
+                first = ai.messages.create(model=MODEL, max_tokens=99, messages=asked, tools=tools)
+            text, use = first.content
+            assert first.stop_reason == "tool_use"
+            assert text.type == "text"
+            assert use.type == "tool_use"
+            assert (use.name, use.input) == ("weather", {"city": "Bern"})
+            asked.append(first.to_param())
+            asked.append(
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "7 °C"}],
+                }
+            )
+            last = ai.messages.create(model=MODEL, max_tokens=99, messages=asked, tools=tools)
+            assert last.content[0].type == "text"
+            assert last.content[0].text == "7 degrees."
+        site.at_rest()
 
 
 def test_models_are_listed(site: Serving) -> None:

@@ -189,7 +189,7 @@ BAD: tuple[tuple[Body, str], ...] = (
     ({"system": [{"type": "image"}]}, "system[0].type"),
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
     ({"service_tier": "priority"}, "service_tier"),
-    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].input_schema"),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
     ({"tools": [{"type": "bash_20250124", "name": "b", "input_schema": {}}]}, "tools[0].type"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"cache_salt": "x"}, "cache_salt"),

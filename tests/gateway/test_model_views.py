@@ -6,7 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.app import GENERATING
+from gateway.text.sandbox import TemplateFault
 from policies.classes import ServiceClass
 from policies.facts import Limits
 from tests.gateway.inhouse import MODEL, PLAN, Inhouse
@@ -72,9 +75,25 @@ def test_the_endpoints_are_those_that_ask_a_model(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         view = await shown(home)
         assert view["endpoints"] == sorted(family.route for family in GENERATING)
+        assert view["capabilities"] == {"tools": True, "structured_outputs": True}
         home.echo.fail()
         loading = await shown(home)
         assert (loading["ready"], loading["endpoints"]) == (False, [])
+
+    lived(tmp_path, story)
+
+
+def test_a_model_whose_template_is_broken_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object) -> object:
+        raise TemplateFault("no")
+
+    async def story(home: Inhouse) -> None:
+        monkeypatch.setattr(type(home.house.deployments[MODEL]), "reading", broken)
+        view = await shown(home)
+        assert (view["ready"], view["endpoints"]) == (True, [])
+        assert view["capabilities"] == {"tools": False, "structured_outputs": False}
 
     lived(tmp_path, story)
 
