@@ -44,14 +44,15 @@ from gateway.api.problems import Problems
 from gateway.api.responses import RESPONSES
 from gateway.errors import ApiError, not_found
 from gateway.house import House
+from gateway.openapi.pages import pages
 from tenants.documents import Kind
 
 GENERATING = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 """The endpoints that ask a model."""
 
 
-def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
-    """What customers reach."""
+def public_app(house: House, draw_seed: Callable[[], int], *, docs: bool = False) -> ASGIApp:
+    """What customers reach.  `docs`: the documentation too."""
     doorway = Doorway()
 
     cancel = cancelling.Cancel(house, tuple(family.route for family in GENERATING))
@@ -72,6 +73,7 @@ def public_app(house: House, draw_seed: Callable[[], int]) -> ASGIApp:
             _get("/v1/me", Me(house)),
             _get("/v1/requests/{id}", Request(house)),
             *registered(house, "/v1", doorway),
+            *(documentation() if docs else ()),
         ]
     )
 
@@ -150,9 +152,14 @@ def admin_app(house: House) -> ASGIApp:
                 _post("/v1/admin/root-key/rewrap", change(secrets.rewrap)),
                 _post("/v1/admin/root-key/release", change(secrets.release)),
                 *registered(house, "/v1/admin", doorway),
+                *documentation(),
             ]
         )
     )
+
+
+def documentation() -> list[Route]:
+    return [_get(path, page) for path, page in pages().items()]
 
 
 def registered(house: House, under: str, doorway: Doorway) -> list[Route]:

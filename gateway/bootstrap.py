@@ -159,7 +159,7 @@ def listeners(settings: Settings, house: House) -> list[Listener]:
         Listener(
             "public",
             front(
-                public_app(house, draw_seed),
+                public_app(house, draw_seed, docs=listen_on.docs),
                 hosts=hosts,
                 origins=listen_on.cors_origins,
                 mint=mint,

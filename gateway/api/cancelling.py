@@ -11,13 +11,15 @@ is any.  `cancelled` is false where nothing by that key runs at this gateway; at
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
 from starlette.types import Receive, Send
 
 from gateway import strict_json
 from gateway.api.endpoint import Entry
 from gateway.api.wire import json_bytes
-from gateway.errors import invalid
 from gateway.house import House
 from gateway.idempotency import HEADER, client_key
 from gateway.kept import Basis
@@ -54,15 +56,15 @@ class Cancel:
         await respond(send, 200, json_bytes({"cancelled": bool(runs)}))
 
 
+class CancelRequest(msgspec.Struct, frozen=True):
+    """The key of the request to stop."""
+
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=255)]
+
+
 def _named(body: bytes) -> str:
     """Raises ApiError 400."""
-    asked = strict_json.loads(body)
-    key = asked.get("idempotency_key") if isinstance(asked, dict) else None
-    if not isinstance(key, str):
-        raise invalid(
-            'Send the key of the request to stop: {"idempotency_key": "…"}.',
-            param="idempotency_key",
-        )
+    key = strict_json.decode(body, CancelRequest).idempotency_key
     found = client_key([(HEADER, key.encode("utf-8", "replace"))])
     assert found is not None
     return found

@@ -95,7 +95,7 @@ class _Message(msgspec.Struct, frozen=True):
     function_call: Any = None
 
 
-class _ChatRequest(CommonRequest, frozen=True, kw_only=True):
+class ChatRequest(CommonRequest, frozen=True, kw_only=True):
     messages: Annotated[list[_Message], Meta(min_length=1, max_length=MESSAGES_MAX)]
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
@@ -127,7 +127,7 @@ class ChatJob:
 def parse_chat(body: object, *, vocab_size: int) -> ChatJob:
     """Raises ApiError 400, naming `param`."""
     refuse(object_of(body), CHAT)
-    request = shape(body, _ChatRequest)
+    request = shape(body, ChatRequest)
     top = request.top_logprobs
     if top and not request.logprobs:
         raise invalid("top_logprobs: needs logprobs: true.", param="top_logprobs")

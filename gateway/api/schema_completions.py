@@ -27,7 +27,7 @@ from gateway.api.schema import (
 from gateway.errors import ApiError, invalid
 
 
-class _CompletionRequest(CommonRequest, frozen=True, kw_only=True):
+class CompletionRequest(CommonRequest, frozen=True, kw_only=True):
     prompt: Any
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=CHOICES_MAX)] | None = None
@@ -44,7 +44,7 @@ class CompletionJob:
 def parse_completion(body: object, *, vocab_size: int) -> CompletionJob:
     """Raises ApiError 400, naming `param`."""
     refuse(object_of(body), COMPLETION)
-    request = shape(body, _CompletionRequest)
+    request = shape(body, CompletionRequest)
     n = request.n or 1
     if request.best_of not in {None, n}:
         raise unsupported(

@@ -100,7 +100,7 @@ class _Chosen(msgspec.Struct, frozen=True):
     tools: Annotated[list[_Named], Meta(max_length=TOOLS_MAX)] | None = None
 
 
-class _Request(CommonRequest, frozen=True, kw_only=True):
+class ResponsesRequest(CommonRequest, frozen=True, kw_only=True):
     input: GivenInput
     instructions: str | None = None
     max_output_tokens: TokenCount | None = None
@@ -149,7 +149,7 @@ def parse_responses(body: object, *, vocab_size: int) -> Asking:
     """Raises ApiError 400, naming `param`."""
     given = object_of(body)
     refuse(given, RESPONSES)
-    request = shape(given, _Request)
+    request = shape(given, ResponsesRequest)
     instructions = request.instructions
     if instructions is not None:
         whole(instructions, "instructions")
@@ -170,7 +170,7 @@ def parse_responses(body: object, *, vocab_size: int) -> Asking:
     )
 
 
-def _controls(request: _Request, vocab_size: int) -> Controls:
+def _controls(request: ResponsesRequest, vocab_size: int) -> Controls:
     text = request.text or _Text()
     top = request.top_logprobs
     include = request.include or []
@@ -247,7 +247,7 @@ def _variable(name: str, value: object) -> object:
     return value
 
 
-def _tools(request: _Request) -> Tools | None:
+def _tools(request: ResponsesRequest) -> Tools | None:
     listed = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(request.tools or ()))
     names = [tool.name for tool in listed]
     if len(set(names)) < len(names):
@@ -315,7 +315,7 @@ def _tool(tool: _Tool, at: str) -> Tool:
     return Tool(tool.name, tool.description, tool.parameters, tool.strict is True)
 
 
-def _repeated(request: _Request, template: TemplateReference | None) -> dict[str, Any]:
+def _repeated(request: ResponsesRequest, template: TemplateReference | None) -> dict[str, Any]:
     """What every answer of OpenAI's repeats of its request, with its defaults where nothing was said."""
     text, reasoning = request.text or _Text(), request.reasoning or _Reasoning()
     shown = text.format or _Format("text")

@@ -92,6 +92,7 @@ class Listen(Part, frozen=True, kw_only=True):
     hosts: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=100)]
     workers: Annotated[int, Meta(ge=1, le=256)] = 1
     drain_s: Annotated[int, Meta(ge=0, le=3600)] = 120
+    docs: bool = False
     cors_origins: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
 
 

@@ -14,6 +14,7 @@ import jwt
 import pytest
 
 from executor.echo import EchoExecutor
+from gateway.openapi.pages import pages
 from policies.facts import Budget
 from security.audit_verify import verify
 from security.keyring import Purpose, open_keyring
@@ -221,7 +222,11 @@ def test_no_route_is_forgotten(tmp_path: Path) -> None:
 
         app = admin_app(home.house)
         routes = app.app.router.routes  # type: ignore[attr-defined]
-        paths = {route.path for route in routes} - {"/health", "/ready"}
+        paths = {route.path for route in routes} - {
+            "/health",
+            "/ready",
+            *pages(),
+        }  # which ask nobody who they are
         paths = {path for path in paths if not path.startswith(REGISTERED)}  # test_registered
         known = {re.sub(r"\{key\}|\{request\}|acme|9998-12", "{id}", each.path) for each in DOORS}
         assert paths == known
@@ -236,7 +241,7 @@ def test_administration_is_not_on_the_public_listener(tmp_path: Path) -> None:
             answer = await home.caller("operator").start(each.method, path, each.body).end()
             assert answer.status == 404
             assert "error" in answer.json()
-        for path in ("/docs", "/openapi.json", "/metrics", "/v1/admin"):
+        for path in (*pages(), "/metrics", "/v1/admin"):
             assert (await home.caller("operator").get(path)).status == 404
         for path in ("/v1/chat/completions", "/v1/models", "/v1/me"):
             problem(await home.operator().get(path), 404)

@@ -16,8 +16,8 @@ import pytest
 from gateway import strict_json
 from gateway.api.admin import NewKeyAsk, RevokeAsk
 from gateway.api.budgets import BudgetAsk
-from gateway.api.schema_chat import _ChatRequest, parse_chat
-from gateway.api.schema_completions import _CompletionRequest, parse_completion
+from gateway.api.schema_chat import ChatRequest, parse_chat
+from gateway.api.schema_completions import CompletionRequest, parse_completion
 from gateway.cli.show import clean
 from gateway.errors import ApiError
 from gateway.quoting import WORD_CHARS_MAX, fit
@@ -86,8 +86,8 @@ def bodies(kind: type[msgspec.Struct], good: dict[str, Any]) -> Iterator[dict[st
 @pytest.mark.parametrize(
     ("read", "kind", "good"),
     (
-        (parse_chat, _ChatRequest, OF_CHAT),
-        (parse_completion, _CompletionRequest, OF_TEXT),
+        (parse_chat, ChatRequest, OF_CHAT),
+        (parse_completion, CompletionRequest, OF_TEXT),
         *((None, kind, {}) for kind in (NewKeyAsk, BudgetAsk, RevokeAsk)),
     ),
 )
