@@ -10,6 +10,7 @@ export const RECORD = [
   told({ state: "queued", position: 3, eta_ms: 4000 }),
   ": status preparing 0.4\n\n",
   chunk({ choices: [{ index: 0, delta: { role: "assistant", content: "" }, finish_reason: null }] }),
+  'data: {"id": "chatcmpl-1",\ndata: "choices": []}\n\n', // one event, two lines
   says("Grüße "),
   says("👋🏽\u2028 \r\n"),
   ends("stop"),

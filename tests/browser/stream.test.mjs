@@ -153,6 +153,18 @@ test("back-off grows, has a bound and is jittered; patience ends it", async () =
   assert.deepEqual(jittered.waits, [187.5]);
 });
 
+test("whatever brings something new begins the back-off anew", async () => {
+  const cuts = Array.from({ length: 20 }, (_, at) => ({
+    pieces: [...Array.from({ length: at + 1 }, (_, i) => says(`${i} `)), "CUT"],
+    replayed: at > 0,
+  }));
+  const server = new Server(...cuts);
+  const { stream, last } = await heard(server, { patienceMs: 1000 });
+  assert.equal(stream.text, Array.from({ length: 20 }, (_, i) => `${i} `).join(""));
+  assert.deepEqual(server.waits, [...Array(20).fill(125), 250, 500], "and patience begins anew, too");
+  assert.equal(last.state, "failed");
+});
+
 test("what is retried, how long it waits, and what is not", async () => {
   for (const [answer, waitMs] of [
     [refusal(409, "idempotency_in_flight", { "retry-after": "2" }), 2000],
@@ -202,6 +214,9 @@ test("an error in mid-stream is failed, and asked again only by who had heard no
   const server = new Server([told({ state: "preparing", progress: 1 }), fault(true, 3000)], [RECORD]);
   assert.equal((await heard(server)).last.state, "complete");
   assert.deepEqual(server.waits, [3000]);
+  const record = [told({ state: "preparing", progress: 1 }), fault(true, null)];
+  const ending = new Server(record, { pieces: record, replayed: true }, [RECORD]); // it is still being put away
+  assert.equal((await heard(ending)).last.state, "complete");
   const spoken = new Server([says("x"), fault(true, 3000)]);
   const { last } = await heard(spoken);
   assert.deepEqual(last, { state: "failed", retryable: true, afterMs: 3000, code: "executor_lost", message: "Broke." });
@@ -227,6 +242,7 @@ test("cancel ends it here and says so to the server, once", async () => {
   const cancels = server.requests.filter(({ url }) => url.endsWith("/v1/requests/cancel"));
   assert.deepEqual(cancels.map(({ body }) => JSON.parse(body)), [{ idempotency_key: stream.key }]);
   assert.equal(cancels[0].headers.authorization, "Bearer t");
+  assert.equal(cancels[0].keepalive, true, "it is sent also while the page goes away");
   for await (const { text } of stream) assert.equal(text, "x"); // no error: it was wished
 });
 
