@@ -12,12 +12,22 @@ import pytest
 
 from tests.clients.driving import Client, node_client
 from tests.clients.matrix import Cell, Outcome
-from tests.clients.python_clients import PythonClient, langchain_python, openai_python
+from tests.clients.python_clients import (
+    PythonClient,
+    anthropic_python,
+    langchain_python,
+    openai_python,
+)
 
 HERE = Path(__file__).resolve().parent
 FOUND = HERE.parents[1] / "var" / "artefacts" / "clients.json"
 DECLARED = pytest.StashKey[dict[str, Cell]]()
 OUTCOMES = pytest.StashKey[dict[Cell, Outcome]]()
+PYTHON = {
+    "openai-python": openai_python,
+    "LangChain": langchain_python,
+    "anthropic-python": anthropic_python,
+}
 
 
 class Clients:
@@ -40,7 +50,7 @@ class Clients:
         }
         if name in scripts:
             return self._stack.enter_context(node_client(scripts[name]))
-        return PythonClient({"openai-python": openai_python, "LangChain": langchain_python}[name])
+        return PythonClient(PYTHON[name])
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +61,7 @@ def clients() -> Iterator[Clients]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "covers(endpoint, what, client=…): a cell of the table of clients (matrix.py)"
+        "markers", "covers(what, api=…, client=…): a cell of the table of clients (matrix.py)"
     )
     config.stash[DECLARED] = {}
     config.stash[OUTCOMES] = {}
@@ -62,8 +72,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         mark = item.get_closest_marker("covers")
         if mark is not None:
-            client: str = mark.kwargs.get("client") or vars(item)["callspec"].params["client"]
-            config.stash[DECLARED][item.nodeid] = Cell(mark.args[0], mark.args[1], client)
+            said = vars(item)["callspec"].params if hasattr(item, "callspec") else {}
+            said = {**said, **mark.kwargs}
+            cell = Cell(said["api"], mark.args[0], said["client"])
+            config.stash[DECLARED][item.nodeid] = cell
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,7 @@
 """Which endpoint works with which client: what the tests declare, what a run found, and the table of it.
 
-A test says `@pytest.mark.covers(endpoint, what)`; its client is its parameter `client`, or the mark's.  A cell is
-a deviation where DEVIATIONS has it: the test then asserts how that client differs.  Refuses to know: pytest.
+A test says `@pytest.mark.covers(what)`; its endpoint and its client are its parameters `api` and `client`, or the
+mark's.  A cell is a deviation where DEVIATIONS has it: the test then asserts how that client differs.  Refuses to know: pytest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""openai-python and LangChain as customers run them, in the shape of `driving`."""
+"""openai-python, LangChain and anthropic-python as customers run them, in the shape of `driving`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import anthropic
 import openai
+from anthropic import Anthropic
 from langchain_openai import ChatOpenAI
 from openai import OpenAI
 from pydantic import SecretStr
 
 from tests.clients.driving import Answer, Ask, Call, Refused, Told
+
+FINISHES = {
+    "completed": "stop",
+    "incomplete": "length",
+    "end_turn": "stop",
+    "max_tokens": "length",
+    "tool_use": "tool_calls",
+}
+"""What Responses and Messages call it → what chat does."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +38,27 @@ class PythonClient:
     def _told(self, ask: Ask) -> Told:
         try:
             return Told(answer=self.answer(ask))
-        except openai.APIError as error:
+        except (openai.APIError, anthropic.APIError) as error:
             return Told(refused=refused(error))
+        except Failed as failed:
+            return Told(refused=failed.refused)
 
 
-def refused(error: openai.APIError) -> Refused:
+class Failed(Exception):
+    """What a client tells otherwise than by its library's own errors."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
+
+
+def refused(error: openai.APIError | anthropic.APIError) -> Refused:
     return Refused(
         kind=type(error).__name__,
         status=getattr(error, "status_code", None),
-        type=error.type,
-        code=error.code,
-        param=error.param,
+        type=getattr(error, "type", None),
+        code=getattr(error, "code", None),
+        param=getattr(error, "param", None),
         message=error.message,
     )
 
@@ -47,7 +68,13 @@ def refused(error: openai.APIError) -> Refused:
 
 def openai_python(ask: Ask) -> Answer:
     with OpenAI(api_key=ask.key, base_url=ask.base_url, max_retries=ask.retries) as ai:
-        return {"chat": _chat, "completions": _completions, "models": _models}[ask.api](ai, ask)
+        calls = {
+            "chat": _chat,
+            "completions": _completions,
+            "models": _models,
+            "responses": _responses,
+        }
+        return calls[ask.api](ai, ask)
 
 
 def _chat(ai: OpenAI, ask: Ask) -> Answer:
@@ -108,6 +135,51 @@ def _completions(ai: OpenAI, ask: Ask) -> Answer:
     return Answer(text, finish, usage, [], pieces)
 
 
+def _responses(ai: OpenAI, ask: Ask) -> Answer:
+    body: dict[str, Any] = {"model": ask.model, "input": ask.messages}
+    if ask.max_tokens is not None:
+        body["max_output_tokens"] = ask.max_tokens
+    if ask.temperature is not None:
+        body["temperature"] = ask.temperature
+    if ask.schema is not None:
+        form = {"type": "json_schema", "name": "it", "schema": ask.schema}
+        body["text"] = {"format": form}
+    if ask.tools is not None:
+        body["tools"] = [{"type": "function", **tool} for tool in ask.tools]
+    if ask.tool_choice is not None:
+        body["tool_choice"] = ask.tool_choice
+    if not ask.stream:
+        return _response(ai.responses.create(**body))
+    text, pieces = "", 0
+    with ai.responses.create(**body, stream=True) as events:
+        for event in events:
+            if event.type == "response.output_text.delta":
+                text += event.delta
+                pieces += 1
+                if ask.leave_after is not None and pieces >= ask.leave_after:
+                    return Answer(text, pieces=pieces, left=True)
+            elif event.type == "response.failed":
+                error = event.response.error
+                assert error is not None
+                raise Failed(Refused("response.failed", code=error.code, message=error.message))
+            elif event.type in {"response.completed", "response.incomplete"}:
+                whole = _response(event.response, pieces)
+                assert whole.text == text
+                return whole
+    raise AssertionError("the stream ended without a last word")
+
+
+def _response(response: Any, pieces: int = 0) -> Answer:
+    calls = [item for item in response.output if item.type == "function_call"]
+    return Answer(
+        text=response.output_text,
+        finish=FINISHES.get(response.status, response.status),
+        usage=(response.usage.input_tokens, response.usage.output_tokens),
+        calls=[Call(call.name, call.arguments) for call in calls],
+        pieces=pieces,
+    )
+
+
 def _models(ai: OpenAI, ask: Ask) -> Answer:
     names = [model.id for model in ai.models.list()]
     return Answer(text=" ".join(names), finish=ai.models.retrieve(ask.model).id)
@@ -149,19 +221,27 @@ def langchain_python(ask: Ask) -> Answer:
         api_key=SecretStr(ask.key),
         max_retries=ask.retries,
         stream_usage=ask.usage,
+        use_responses_api=ask.api == "responses",
         **_limits(ask),
     )
     bound = _bound(ask)
     if not ask.stream:
         return _read(llm.invoke(ask.messages, **bound))
+    try:
+        return _streamed_langchain(llm.stream(ask.messages, **bound), ask)
+    except ValueError as fault:  # so it tells of response.failed
+        code = str(fault).partition(":")[0]
+        raise Failed(Refused("ValueError", code=code, message=str(fault))) from fault
+
+
+def _streamed_langchain(parts: Any, ask: Ask) -> Answer:
     pieces = 0
-    parts = llm.stream(ask.messages, **bound)
     taken = []
     for part in parts:
         taken.append(part)
         pieces += bool(part.text)
         if ask.leave_after is not None and pieces >= ask.leave_after:
-            parts.close()  # type: ignore[attr-defined]
+            parts.close()
             return _read(_joined(taken), pieces=pieces, left=True)
     return _read(_joined(taken), pieces=pieces)
 
@@ -174,12 +254,54 @@ def _joined(parts: Iterable[Any]) -> Any:
 
 
 def _read(message: Any, *, pieces: int = 0, left: bool = False) -> Answer:
-    usage = message.usage_metadata
+    usage, said = message.usage_metadata, message.response_metadata
     return Answer(
         text=message.text,
-        finish=message.response_metadata.get("finish_reason"),
+        finish=said.get("finish_reason") or FINISHES.get(said.get("status")),
         usage=usage and (usage["input_tokens"], usage["output_tokens"]),
         calls=[Call(call["name"], json.dumps(call["args"])) for call in message.tool_calls],
         pieces=pieces,
         left=left,
+    )
+
+
+# anthropic-python
+
+
+def anthropic_python(ask: Ask) -> Answer:
+    base_url = ask.base_url.removesuffix("/v1")  # it says /v1/messages itself
+    with Anthropic(api_key=ask.key, base_url=base_url, max_retries=ask.retries) as ai:
+        body: dict[str, Any] = {"model": ask.model, "messages": ask.messages}
+        body["max_tokens"] = ask.max_tokens or 64
+        if ask.temperature is not None:
+            body["extra_body"] = {"temperature": ask.temperature}  # it has no such argument
+        if ask.tools is not None:
+            body["tools"] = [
+                {"name": tool["name"], "input_schema": tool["parameters"]} for tool in ask.tools
+            ]
+        if ask.tool_choice is not None:
+            kind = {"required": "any"}.get(ask.tool_choice, ask.tool_choice)
+            body["tool_choice"] = {"type": kind}
+        if not ask.stream:
+            return _message(ai.messages.create(**body))
+        text, pieces = "", 0
+        with ai.messages.stream(**body) as stream:
+            for piece in stream.text_stream:
+                text += piece
+                pieces += 1
+                if ask.leave_after is not None and pieces >= ask.leave_after:
+                    return Answer(text, pieces=pieces, left=True)
+            whole = _message(stream.get_final_message(), pieces)
+        assert whole.text == text
+        return whole
+
+
+def _message(message: Any, pieces: int = 0) -> Answer:
+    blocks = message.content
+    return Answer(
+        text="".join(block.text for block in blocks if block.type == "text"),
+        finish=FINISHES.get(message.stop_reason, message.stop_reason),
+        usage=(message.usage.input_tokens, message.usage.output_tokens),
+        calls=[Call(b.name, json.dumps(b.input)) for b in blocks if b.type == "tool_use"],
+        pieces=pieces,
     )

@@ -107,7 +107,12 @@ def serving(folder: Path, origins: Sequence[str] = (), **options: Any) -> Iterat
                 reports=Reports(refused=lambda fault: None, failed=faults.append),
             )
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()), name="serving")
+    def run() -> None:
+        """In the product's loop.  Python's own leaks a connection that comes as it closes its doors."""
+        with asyncio.Runner(loop_factory=listen.loop_factory()) as runner:
+            runner.run(main())
+
+    thread = threading.Thread(target=run, name="serving")
     thread.start()
     try:
         assert up.wait(START_S_MAX)

@@ -93,6 +93,7 @@ def test_a_stop_sequence_is_named(site: Serving) -> None:
         assert cut.stop_reason == "max_tokens"
 
 
+@pytest.mark.covers("as they are billed", api="count_tokens", client="anthropic-python")
 def test_tokens_are_counted_as_they_are_billed(site: Serving) -> None:
     with client(site) as ai:
         counted = ai.messages.count_tokens(model=MODEL, messages=HELLO, system="be brief")
@@ -145,6 +146,7 @@ def test_a_tool_is_called_and_answered(tmp_path: Path) -> None:
         site.at_rest()
 
 
+@pytest.mark.covers("listed, and one by name", api="models", client="anthropic-python")
 def test_models_are_listed(site: Serving) -> None:
     with client(site) as ai:
         (model,) = ai.models.list()
@@ -152,6 +154,7 @@ def test_models_are_listed(site: Serving) -> None:
         assert ai.models.retrieve(MODEL) == model
 
 
+@pytest.mark.covers("the key in `x-api-key`", api="messages", client="anthropic-python")
 def test_a_key_is_sent_as_its_clients_do(site: Serving) -> None:
     async def made() -> str:
         body = {"tenant": "acme", "user": "alice"}

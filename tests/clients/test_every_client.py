@@ -27,7 +27,17 @@ pytestmark = pytest.mark.slow
 
 OPENAI = ("openai-python", "openai-node")
 CHAT = (*OPENAI, "AI SDK", "LangChain", "LangChain.js")
-every_chat = pytest.mark.parametrize("client", CHAT)
+PAIRS = (
+    *(("chat", client) for client in CHAT),
+    *(("responses", client) for client in CHAT),
+    ("messages", "anthropic-python"),
+)
+every = pytest.mark.parametrize(("api", "client"), PAIRS)
+every_chat = pytest.mark.parametrize(("api", "client"), PAIRS[: len(CHAT)])
+
+
+SAID = "user\nhello 😀\nassistant\n"
+"""The echo's answer to `ask`."""
 
 
 @pytest.fixture
@@ -59,63 +69,73 @@ def refused(clients: Clients, client: str, ask: Ask) -> Refused:
     return told.refused
 
 
-@pytest.mark.covers("chat", "whole and streamed say the same")
-@every_chat
-def test_whole_and_streamed_say_the_same(site: Serving, clients: Clients, client: str) -> None:
-    whole = answered(clients, client, ask(site))
-    streamed = answered(clients, client, ask(site, stream=True))
-    assert whole.text == streamed.text == "user\nhello 😀\nassistant\n"
+@pytest.mark.covers("whole and streamed say the same")
+@every
+def test_whole_and_streamed_say_the_same(
+    site: Serving, clients: Clients, api: str, client: str
+) -> None:
+    whole = answered(clients, client, ask(site, api=api))
+    streamed = answered(clients, client, ask(site, api=api, stream=True))
+    assert whole.text == streamed.text == SAID
     assert whole.finish == streamed.finish == "stop"
     assert streamed.pieces > 1
-    cut = answered(clients, client, ask(site, stream=True, max_tokens=3))
+    cut = answered(clients, client, ask(site, api=api, stream=True, max_tokens=3))
     assert (cut.text, cut.finish) == ("use", "length")
 
 
-@pytest.mark.covers("chat", "usage, asked for or not")
-@every_chat
-def test_usage_is_told_to_who_asks(site: Serving, clients: Clients, client: str) -> None:
-    whole = answered(clients, client, ask(site))
+@pytest.mark.covers("usage, and in a stream of chat to who asks for it")
+@every
+def test_usage(site: Serving, clients: Clients, api: str, client: str) -> None:
+    whole = answered(clients, client, ask(site, api=api))
     assert whole.usage is not None
     assert min(whole.usage) > 0
-    assert answered(clients, client, ask(site, stream=True, usage=True)).usage == whole.usage
-    assert answered(clients, client, ask(site, stream=True)).usage is None
+    streamed = answered(clients, client, ask(site, api=api, stream=True, usage=True))
+    assert streamed.usage == whole.usage
+    if api == "chat":
+        assert answered(clients, client, ask(site, stream=True)).usage is None
 
 
-@pytest.mark.covers("chat", "many at once")
+@pytest.mark.covers("many at once")
 @every_chat
-def test_many_at_once(site: Serving, clients: Clients, client: str) -> None:
+def test_many_at_once(site: Serving, clients: Clients, api: str, client: str) -> None:
     for stream in (False, True):
-        told = clients[client].ask(ask(site, stream=stream, times=16))
-        assert {one.answer and one.answer.text for one in told} == {"user\nhello 😀\nassistant\n"}
+        told = clients[client].ask(ask(site, api=api, stream=stream, times=16))
+        assert {one.answer and one.answer.text for one in told} == {SAID}
     assert len(site.take_attempts()) == 32
 
 
-@pytest.mark.covers("chat", "refusals are errors with code and param, and none is tried again")
-@every_chat
+@pytest.mark.covers("a refusal is an error that says why, and is not tried again")
+@every
 @pytest.mark.parametrize("stream", (False, True))
-def test_refusals(site: Serving, clients: Clients, client: str, *, stream: bool) -> None:
+def test_refusals(site: Serving, clients: Clients, api: str, client: str, *, stream: bool) -> None:
+    text = "input" if api == "responses" else "messages"
     for wrong, status, code, param in (
         ({"key": "wrong"}, 401, "invalid_api_key", None),
         ({"model": "absent"}, 404, "model_not_found", "model"),
         ({"temperature": 9.0}, 400, "invalid_request", "temperature"),
-        ({"say": "x" * 9999}, 400, "context_length_exceeded", "messages"),
+        ({"say": "x" * 9999}, 400, "context_length_exceeded", text),
     ):
-        told = refused(clients, client, ask(site, stream=stream, retries=2, **wrong))
-        assert (told.status, told.code, told.param) == (status, code, param)
+        told = refused(clients, client, ask(site, api=api, stream=stream, retries=2, **wrong))
+        assert told.status == status
+        if api == "messages":  # its errors have a type and words
+            assert told.type in {"authentication_error", "not_found_error", "invalid_request_error"}
+        else:
+            assert (told.code, told.param) == (code, param)
         assert told.message
         assert [status for status, _ in site.take_attempts()] == [status]
 
 
-@pytest.mark.covers("chat", "a spent rate, and an executor that is away: the retry succeeds")
-@every_chat
-def test_a_spent_rate_succeeds_on_the_retry(tmp_path: Path, clients: Clients, client: str) -> None:
+@pytest.mark.covers("a spent rate, and an executor that is away: the retry succeeds")
+@every
+def test_a_spent_rate(tmp_path: Path, clients: Clients, api: str, client: str) -> None:
     plan = replace(PLAN, user_limits=Limits(output_tpm=600))
     with serving(tmp_path, plan=plan) as site:
         spend(site)
-        spent = refused(clients, client, ask(site, max_tokens=5))
-        assert (spent.status, spent.code) == (429, "rate_limit_exceeded")
+        spent = refused(clients, client, ask(site, api=api, max_tokens=5))
+        assert spent.status == 429
+        assert spent.code == (None if api == "messages" else "rate_limit_exceeded")
         site.take_attempts()
-        answered(clients, client, ask(site, max_tokens=5, stream=True, retries=2))
+        answered(clients, client, ask(site, api=api, max_tokens=5, stream=True, retries=2))
         assert [status for status, _ in site.take_attempts()] == [429, 200]
         site.at_rest()
 
@@ -127,21 +147,23 @@ def spend(site: Serving) -> None:
     assert site.call(lambda: site.home.caller().post("/v1/completions", body)).status == 200
 
 
-@pytest.mark.covers("chat", "a spent rate, and an executor that is away: the retry succeeds")
-@every_chat
-def test_an_executor_that_comes_back(site: Serving, clients: Clients, client: str) -> None:
+@pytest.mark.covers("a spent rate, and an executor that is away: the retry succeeds")
+@every
+def test_an_executor_that_comes_back(
+    site: Serving, clients: Clients, api: str, client: str
+) -> None:
     site.loop.call_soon_threadsafe(site.home.echo.fail)
-    down = refused(clients, client, ask(site))
+    down = refused(clients, client, ask(site, api=api))
     assert (down.status, down.type) == (503, "overloaded_error")
     assert site.take_attempts()[0][0] == 503
     site.loop.call_soon_threadsafe(site.loop.call_later, 0.3, site.home.echo.recover)
-    assert answered(clients, client, ask(site, retries=2)).text
+    assert answered(clients, client, ask(site, api=api, retries=2)).text
     assert [status for status, _ in site.take_attempts()] == [503, 200]
 
 
-@pytest.mark.covers("chat", "a spent budget is not tried again")
+@pytest.mark.covers("a spent budget is not tried again")
 @every_chat
-def test_a_spent_budget(tmp_path: Path, clients: Clients, client: str) -> None:
+def test_a_spent_budget(tmp_path: Path, clients: Clients, api: str, client: str) -> None:
     with serving(tmp_path, plan=replace(PLAN, budget=Budget(1))) as site:
         spent = refused(clients, client, ask(site, retries=1))
         assert (spent.status, spent.code) == (429, "insufficient_quota")
@@ -149,9 +171,9 @@ def test_a_spent_budget(tmp_path: Path, clients: Clients, client: str) -> None:
         assert len(site.take_attempts()) == (2 if deviates else 1)
 
 
-@pytest.mark.covers("chat", "comments while it waits in line harm nothing")
-@every_chat
-def test_comments_before_the_first_event(tmp_path: Path, clients: Clients, client: str) -> None:
+@pytest.mark.covers("comments while it waits in line harm nothing")
+@every
+def test_waiting_in_line(tmp_path: Path, clients: Clients, api: str, client: str) -> None:
     hold = Hold()
     timings = Timings(keepalive_ms=20)
     with (
@@ -161,30 +183,33 @@ def test_comments_before_the_first_event(tmp_path: Path, clients: Clients, clien
         first = aside.submit(site.call, lambda: site.home.caller("acme/bob").chat("first"))
         site.until(hold.waiting.is_set)
         with ThreadPoolExecutor(1) as beside:
-            told = beside.submit(answered, clients, client, ask(site, stream=True, usage=True))
+            told = beside.submit(
+                answered, clients, client, ask(site, api=api, stream=True, usage=True)
+            )
             site.until(lambda: site.sent >= 3)  # comments, since nobody speaks yet
             site.loop.call_soon_threadsafe(hold.opened.set)
             answer = told.result()
         assert first.result().status == 200
-        assert (answer.text, answer.finish) == ("user\nhello 😀\nassistant\n", "stop")
+        assert (answer.text, answer.finish) == (SAID, "stop")
         site.at_rest()
 
 
-@pytest.mark.covers("chat", "a fault in the middle is an error, never a short success")
-@every_chat
-def test_a_fault_in_the_middle(tmp_path: Path, clients: Clients, client: str) -> None:
+@pytest.mark.covers("a fault in the middle is an error, never a short success")
+@every
+def test_a_fault_in_the_middle(tmp_path: Path, clients: Clients, api: str, client: str) -> None:
     with serving(tmp_path, echo=EchoExecutor(crash_at=3)) as site:
-        lost = refused(clients, client, ask(site, stream=True, retries=2))
-        assert lost.code == "executor_lost"
+        lost = refused(clients, client, ask(site, api=api, stream=True, retries=2))
+        assert lost.code in ({None} if api == "messages" else {"executor_lost", "server_error"})
+        assert lost.message
         assert [status for status, _ in site.take_attempts()] == [200]
         site.at_rest()
 
 
-@pytest.mark.covers("chat", "leaving a stream frees its place, and is billed once")
-@every_chat
-def test_leaving(tmp_path: Path, clients: Clients, client: str) -> None:
+@pytest.mark.covers("leaving a stream frees its place, and is billed once")
+@every
+def test_leaving(tmp_path: Path, clients: Clients, api: str, client: str) -> None:
     with serving(tmp_path, echo=EchoExecutor(gate=Hold(5))) as site:
-        answer = answered(clients, client, ask(site, stream=True, leave_after=1))
+        answer = answered(clients, client, ask(site, api=api, stream=True, leave_after=1))
         assert answer.left
         assert answer.finish is None
         site.at_rest()
@@ -194,8 +219,8 @@ def test_leaving(tmp_path: Path, clients: Clients, client: str) -> None:
         assert 1 <= generated <= 5
 
 
-@pytest.mark.covers("completions", "whole and streamed say the same")
-@every_chat
+@pytest.mark.covers("whole and streamed say the same", api="completions")
+@pytest.mark.parametrize("client", CHAT)
 def test_completions(site: Serving, clients: Clients, client: str) -> None:
     whole = answered(clients, client, ask(site, api="completions"))
     streamed = answered(clients, client, ask(site, api="completions", stream=True))
@@ -204,7 +229,7 @@ def test_completions(site: Serving, clients: Clients, client: str) -> None:
     assert streamed.pieces > 1
 
 
-@pytest.mark.covers("models", "listed, and one by name")
+@pytest.mark.covers("listed, and one by name", api="models")
 @pytest.mark.parametrize("client", OPENAI)
 def test_models(site: Serving, clients: Clients, client: str) -> None:
     told = answered(clients, client, ask(site, api="models"))

@@ -1,19 +1,14 @@
-// Vercel's AI SDK as customers run it: its provider for whoever speaks as OpenAI does.
+// Vercel's AI SDK as customers run it: its provider for whoever speaks as OpenAI does, and OpenAI's own for
+// Responses.
+import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, jsonSchema, Output, streamText, tool } from "ai";
 import { serve } from "./driver.mjs";
 
 serve(async (ask) => {
-  const provider = createOpenAICompatible({
-    name: "lockgate",
-    apiKey: ask.key,
-    baseURL: ask.base_url,
-    includeUsage: ask.usage,
-    supportsStructuredOutputs: true,
-  });
   const leaving = new AbortController();
   const settings = {
-    model: ask.api === "chat" ? provider(ask.model) : provider.completionModel(ask.model),
+    model: model(ask),
     messages: ask.messages,
     allowSystemInMessages: true,
     maxRetries: ask.retries,
@@ -26,6 +21,17 @@ serve(async (ask) => {
   };
   return ask.stream ? await streamed(settings, ask, leaving) : await whole(settings);
 });
+
+function model(ask) {
+  const settings = { name: "lockgate", apiKey: ask.key, baseURL: ask.base_url };
+  if (ask.api === "responses") return createOpenAI(settings).responses(ask.model);
+  const provider = createOpenAICompatible({
+    ...settings,
+    includeUsage: ask.usage,
+    supportsStructuredOutputs: true,
+  });
+  return ask.api === "chat" ? provider(ask.model) : provider.completionModel(ask.model);
+}
 
 async function whole(settings) {
   const { text, finishReason, usage, toolCalls } = await generateText(settings);

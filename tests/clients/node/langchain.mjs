@@ -12,7 +12,8 @@ serve(async (ask) => {
     ...(ask.max_tokens && { maxTokens: ask.max_tokens }),
     ...(ask.temperature !== null && { temperature: ask.temperature }),
   };
-  return ask.api === "chat" ? await chat(new ChatOpenAI(settings), ask) : await completions(settings, ask);
+  if (ask.api === "completions") return await completions(settings, ask);
+  return await chat(new ChatOpenAI({ ...settings, useResponsesApi: ask.api === "responses" }), ask);
 });
 
 async function chat(llm, ask) {
@@ -49,7 +50,7 @@ async function completions(settings, ask) {
 
 const read = (message) => ({
   text: message.text,
-  finish: message.response_metadata.finish_reason ?? null,
+  finish: finish(message.response_metadata),
   usage: message.usage_metadata
     ? [message.usage_metadata.input_tokens, message.usage_metadata.output_tokens]
     : null,
@@ -58,4 +59,6 @@ const read = (message) => ({
     arguments: JSON.stringify(args),
   })),
 });
+const finish = ({ finish_reason, status }) =>
+  finish_reason ?? { completed: "stop", incomplete: "length" }[status] ?? null;
 const form = (schema) => ({ type: "json_schema", json_schema: { name: "it", schema, strict: true } });

@@ -4,7 +4,7 @@ import { serve } from "./driver.mjs";
 
 serve(async (ask) => {
   const ai = new OpenAI({ apiKey: ask.key, baseURL: ask.base_url, maxRetries: ask.retries });
-  return await { chat, completions, models }[ask.api](ai, ask);
+  return await { chat, completions, models, responses }[ask.api](ai, ask);
 });
 
 async function chat(ai, ask) {
@@ -69,6 +69,44 @@ async function completions(ai, ask) {
   }
   return told;
 }
+
+async function responses(ai, ask) {
+  const body = {
+    model: ask.model,
+    input: ask.messages,
+    ...(ask.max_tokens && { max_output_tokens: ask.max_tokens }),
+    ...(ask.temperature !== null && { temperature: ask.temperature }),
+    ...(ask.schema && { text: { format: { type: "json_schema", name: "it", schema: ask.schema } } }),
+    ...(ask.tools && { tools: ask.tools.map((tool) => ({ type: "function", ...tool })) }),
+    ...(ask.tool_choice && { tool_choice: ask.tool_choice }),
+  };
+  if (!ask.stream) return response(await ai.responses.create(body));
+  let text = "", pieces = 0;
+  for await (const event of await ai.responses.create({ ...body, stream: true })) {
+    if (event.type === "response.output_text.delta") {
+      text += event.delta;
+      pieces += 1;
+      if (ask.leave_after !== null && pieces >= ask.leave_after) return { text, pieces, left: true };
+    }
+    if (event.type === "response.failed") throw event.response;
+    if (event.type === "response.completed" || event.type === "response.incomplete") {
+      const whole = response(event.response);
+      if (whole.text !== text) throw new Error(`deltas ${text}, whole ${whole.text}`);
+      return { ...whole, pieces };
+    }
+  }
+  throw new Error("the stream ended without a last word");
+}
+
+const response = ({ status, output, usage }) => ({
+  text: output
+    .flatMap((item) => item.content ?? [])
+    .map((part) => part.text ?? "")
+    .join(""),
+  finish: { completed: "stop", incomplete: "length" }[status] ?? status,
+  usage: [usage.input_tokens, usage.output_tokens],
+  calls: output.filter((item) => item.type === "function_call"),
+});
 
 async function models(ai, ask) {
   const names = [];
