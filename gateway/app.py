@@ -27,6 +27,7 @@ from gateway.api import (
     finance,
     organization,
     registered_call,
+    response_calls,
     secrets,
     templates,
     tenant_deletion,
@@ -36,12 +37,14 @@ from gateway.api.caller import Me, Model, Models, Request, Version
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
 from gateway.api.doorway import Doorway
+from gateway.api.endpoint import Endpoint
 from gateway.api.generate import Family, Generate
 from gateway.api.health import Health, Ready
 from gateway.api.messages import MESSAGES
 from gateway.api.once import Once
 from gateway.api.problems import Problems
-from gateway.api.responses import RESPONSES
+from gateway.api.response_calls import StoredRoute
+from gateway.api.responses import RESPONSES, CreateResponse
 from gateway.errors import ApiError, not_found
 from gateway.house import House
 from gateway.openapi.pages import pages
@@ -58,7 +61,10 @@ def public_app(house: House, draw_seed: Callable[[], int], *, docs: bool = False
     cancel = cancelling.Cancel(house, tuple(family.route for family in GENERATING))
 
     def generate(family: Family) -> Route:
-        return _post(family.route, Once(house, Generate(house, family, draw_seed), doorway))
+        endpoint: Endpoint = Generate(house, family, draw_seed)
+        if family is RESPONSES:
+            endpoint = CreateResponse(house, draw_seed)
+        return _post(family.route, Once(house, endpoint, doorway))
 
     return Rooms(
         [
@@ -68,6 +74,7 @@ def public_app(house: House, draw_seed: Callable[[], int], *, docs: bool = False
             *map(generate, GENERATING),
             *(_post(each.route, Once(house, each, doorway)) for each in counting.endpoints(house)),
             _post(cancelling.ROUTE, Once(house, cancel, doorway)),
+            *stored(house, doorway),
             _get("/v1/models", Models(house)),
             _get("/v1/models/{id:path}", Model(house)),
             _get("/v1/me", Me(house)),
@@ -76,6 +83,18 @@ def public_app(house: House, draw_seed: Callable[[], int], *, docs: bool = False
             *(documentation() if docs else ()),
         ]
     )
+
+
+def stored(house: House, doorway: Doorway) -> list[Route]:
+    """Responses after they were made."""
+    read, remove = response_calls.read, response_calls.remove
+    path, items = response_calls.PREFIX + "{id}", "/input_items"
+    removing = Once(house, StoredRoute(house, remove, rated=False), doorway)
+    return [
+        _get(path, StoredRoute(house, read)),
+        Route(path, removing, methods=["DELETE"]),
+        _get(path + items, StoredRoute(house, response_calls.input_items, items)),
+    ]
 
 
 def admin_app(house: House) -> ASGIApp:

@@ -58,6 +58,7 @@ from gateway.runs import open_runs
 from gateway.secrets_elsewhere import hear_secrets
 from gateway.service_classes import ServiceClasses
 from gateway.settings import Mode, Settings, facts
+from gateway.stored import open_stored
 from gateway.tempo_start import follow, gauges_of, open_tempo, others_write, tell_unused
 from gateway.warming import Warming
 from gateway.webhooks_start import telling
@@ -273,6 +274,7 @@ async def opened(
         seals = registered.seals
         runs = await open_runs(store, owner, clock.wall_ms, seals, secrets_of, times.linger_ms, log)
         stack.push_async_callback(runs.aclose)
+        stored = await open_stored(store, owner, clock.wall_ms, seals, secrets_of, log)
         house = House(
             clock=clock,
             timings=times,
@@ -309,6 +311,7 @@ async def opened(
             retry_key=keyring.retry_keys(),
             digests=Digests.of(keyring),
             runs=runs,
+            stored=stored,
             mint_key=lambda: api_keys.mint(os.urandom, keyring.derive(Purpose.API_KEYS)),
             draining=draining,
             door=Door(request_ids(), frozenset(settings.listen.cors_origins), log),

@@ -24,6 +24,7 @@ from gateway.registered import Registered
 from gateway.rotation import Rotations
 from gateway.runs import Runs
 from gateway.service_classes import ServiceClasses
+from gateway.stored import Stored
 from gateway.text.templates import ChatTemplate
 from gateway.text.tokenizer import Vocabulary
 from gateway.tools.formats import Style
@@ -141,6 +142,7 @@ class House:
     retry_key: Callable[[tuple[str, ...]], bytes]
     digests: Digests
     runs: Runs
+    stored: Stored
     mint_key: Callable[[], NewKey]
     draining: Callable[[], bool]
     door: Door = field(default_factory=Door)

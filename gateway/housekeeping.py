@@ -33,7 +33,7 @@ async def keep_house(house: House, run: Path, *, every_s: float = SWEEP_S) -> No
         since_renewal_s += every_s
         if since_renewal_s >= RENEW_S and await _done(renew(house), house):
             since_renewal_s = 0.0
-        for step in (expire, settle, catch_up, sweep_book, sweep_keys):
+        for step in (expire, settle, catch_up, sweep_book, sweep_keys, sweep_stored):
             await _done(step(house), house)
         if since_tidied_s >= TIDY_S:
             since_tidied_s = 0.0
@@ -65,7 +65,8 @@ async def keep_sealed(house: House, *, every_s: float = SWEEP_S) -> None:
     while True:
         await asyncio.sleep(every_s)
         try:
-            if count := await house.rotations.round(house.registered, house.clock.monotonic_ns()):
+            now_ns = house.clock.monotonic_ns()
+            if count := await house.rotations.round(house.registered, house.stored, now_ns):
                 house.log("registered.resealed", count=count)
         except Exception as why:  # noqa: BLE001 — the next round goes on
             house.log("housekeeping.failed", error=why)
@@ -102,6 +103,11 @@ async def sweep_keys(house: House) -> None:
     await house.runs.sweep()
 
 
+async def sweep_stored(house: House) -> None:
+    """A slice of the stored responses whose time is over, or over which somebody died."""
+    await house.stored.sweep()
+
+
 async def tidy(house: House) -> None:
     """A slice of what is kept no longer: people's names, how a request went."""
     done = await house.retention.sweep()
@@ -115,3 +121,4 @@ async def renew(house: House) -> None:
     await house.tempo.renew(running)
     await house.book.renew(running)
     await house.runs.renew()
+    await house.stored.renew()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.registered import Registered
+from gateway.stored import Stored
 from security.keyring_tenants import SecretGone
 from security.seal import HEAD_BYTES, Place, SealBroken, SealPurpose, secret_version
 from tenants.documents import Documents
@@ -42,11 +43,12 @@ class Rotations:
         at_ns = self.rotated_ns.get(tenant)
         return at_ns is not None and now_ns < at_ns + STRAGGLER_NS
 
-    async def round(self, registered: Registered, now_ns: int) -> int:
-        """All that is known to be sealed by an old secret.  How many texts were sealed anew."""
+    async def round(self, registered: Registered, stored: Stored, now_ns: int) -> int:
+        """All that is known to be sealed by an old secret, stored responses too.  How many were sealed anew."""
         count = 0
         for tenant in sorted(self.pending):
             count += await self._of(registered, tenant)
+            count += (await stored.reseal(tenant))[0]
             left = [(each.id, each.version) for each in await stale(registered, tenant)]
             if self.broken.issuperset(left) and not self.may_straggle(tenant, now_ns):
                 self.pending.discard(tenant)
@@ -65,9 +67,9 @@ class Rotations:
         return count
 
 
-async def sealed_by(documents: Documents, tenant: str) -> Counter[int]:
-    """How many texts each version of the tenant's secret is needed for."""
-    found: Counter[int] = Counter()
+async def sealed_by(documents: Documents, stored: Stored, tenant: str) -> Counter[int]:
+    """How many texts and stored responses each version of the tenant's secret is needed for."""
+    found: Counter[int] = Counter(await stored.table.sealed_by(tenant))
     for each in await documents.heads(tenant, HEAD_BYTES):
         found.update({_version(each.text), _version(each.about)})
     return found

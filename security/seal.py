@@ -38,6 +38,7 @@ class SealPurpose(StrEnum):
     DOCUMENT = "document"
     TEMPLATE = "template"
     ABOUT = "about"  # title and the like: what a text is called says what it is about
+    RESPONSE = "response"  # what was asked and answered, where it is stored
     RESULT = "result"  # what was answered by an idempotency key
 
 

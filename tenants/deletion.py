@@ -45,7 +45,7 @@ _A, _C, _D = schema.adjustment, schema.change, schema.registration
 _OF_A_TEXT = (schema.registration_text, schema.registration_reader)
 _DROPPED = (
     *(schema.api_key, schema.revocation, schema.budget_override, schema.idempotency),
-    *(schema.tenant_secret, schema.erasure),
+    *(schema.tenant_secret, schema.erasure, schema.response),
 )
 
 

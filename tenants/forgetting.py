@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_
 
 from policies.facts import Budget
 from policies.periods import DAY_MS
-from tenants import schema
+from tenants import responses_rows, schema
 from tenants.changes import ChangeKind
 from tenants.pseudonyms import (
     OTHER,
@@ -137,7 +137,7 @@ def forget_words(
     now_ms: int,
 ) -> None:
     """Whatever else names the person and is not in force: changes that they made or that were made to them, keys and
-    documents that are no more.  `keys`: they are who keys act as.  `known`: they are somebody of this tenant; else
+    documents that are no more; and what they had stored.  `keys`: they are who keys act as.  `known`: they are somebody of this tenant; else
     what they did to it is an operator's act, and who did it is for no tenant to erase."""
     name = names.person(who.issuer, who.user)
     since_ms = counted_since_ms(conn, who, now_ms)
@@ -157,6 +157,7 @@ def forget_words(
         ended = or_(_K.c.revoked_at_s.is_not(None), _K.c.expires_at_s <= now_ms // 1000)
         theirs = and_(_K.c.tenant == who.tenant, _K.c.user == who.user, ended)
         conn.execute(update(_K).where(theirs).values(user=name, name=""))
+    responses_rows.forget_person(conn, who.tenant, who.issuer, who.user, before_ms=before_ms)
     gone = and_(_D.c.deleted_at_s.is_not(None), _D.c.tenant == who.tenant)
     theirs = and_(gone, _D.c.issuer == who.issuer, _D.c.owner == who.user)
     conn.execute(update(_D).where(theirs).values(issuer=PSEUDONYM, owner=name))

@@ -132,10 +132,8 @@ _RESPONSES: _Table = {
     "messages": ((), "'{name}' is not a field here: use input."),
     "moderation": ((), _NOT_YET),
     "n": ((1,), "'{name}' is not a field here: a response is one answer."),
-    "previous_response_id": ((), "Answers are not stored here yet: send the whole conversation."),
     "reasoning_effort": ((), "'{name}' is not a field here: use reasoning.effort."),
     "response_format": ((), "'{name}' is not a field here: use text.format."),
-    "store": ((False,), "Answers are not stored here yet: leave '{name}' out, or send false."),
     "truncation": (("disabled",), "Nothing is left out of a conversation here: send 'disabled'."),
 }
 

@@ -241,7 +241,7 @@ class Route:
         """To its end, though the caller has gone: half a revocation is none."""
         require_log(self.house)
         try:
-            async with rated(call):
+            async with rated(call.house, call.who, call.scope):
                 return await self.handler(call)
         except RegistryFull as full:
             raise ApiError(
@@ -268,19 +268,19 @@ def _rights_over(call: Call, id_: str) -> set[str]:
 
 
 @asynccontextmanager
-async def rated(call: Call) -> AsyncIterator[None]:
+async def rated(house: House, who: Principal, scope: Scope) -> AsyncIterator[None]:
     """One of the caller's requests a minute, and a place among those that run at once, as a completion
     takes.  A deletion takes none: whoever has used theirs up can still take a right away.  Operators,
     who have no plan, are not counted.  Raises ApiError 403, 429."""
-    who, tempo = call.who, call.house.tempo
+    tempo = house.tempo
     if who.tenant is None:
         yield
         return
-    standing = standing_of(call.house, who)  # suspended, unknown: refused alike everywhere
-    if call.scope["method"] == "DELETE":
+    standing = standing_of(house, who)  # suspended, unknown: refused alike everywhere
+    if scope["method"] == "DELETE":
         yield
         return
-    named = request_id(call.scope)
+    named = request_id(scope)
     scopes = scope_limits(standing, dimensions(who, "", None))
     allowed(await tempo.admit(TempoAsk(named, who.tenant, scopes, input_tokens=0, output_tokens=0)))
     try:

@@ -8,6 +8,7 @@ Refuses to know: HTTP, who asks, where items are kept.  Source: API.md §1 (Resp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -22,6 +23,8 @@ from gateway.quoting import fit
 from gateway.text.templates import ChatMessage
 from gateway.tools.calls import ToolCall
 
+OUR_PREFIX = "resp_"
+_ITEM_ID = re.compile(r"(?:msg|fc|fco)_([0-9a-f]{24})(?:in)?[0-9a-f]{4}", re.ASCII)
 ITEMS_MAX = 2048
 PARTS_MAX = 1024
 CALL_ID_CHARS_MAX = 128
@@ -76,7 +79,14 @@ class Result(msgspec.Struct, frozen=True, tag_field="type", tag="function_call_o
     status: str = "completed"
 
 
+class Reference(msgspec.Struct, frozen=True, tag_field="type", tag="item_reference"):
+    """An item of a stored response, named in a request."""
+
+    id: str
+
+
 Item = Message | Call | Result
+Given = Item | Reference
 
 
 class GivenPart(msgspec.Struct, frozen=True):
@@ -94,6 +104,7 @@ class GivenItem(msgspec.Struct, frozen=True):
     """As a client writes one; what its type does not need is not looked at."""
 
     type: str | None = None
+    id: Annotated[str, Meta(max_length=128)] | None = None
     role: str | None = None
     content: str | GivenParts | None = None
     call_id: Annotated[str, Meta(min_length=1, max_length=CALL_ID_CHARS_MAX)] | None = None
@@ -105,7 +116,7 @@ class GivenItem(msgspec.Struct, frozen=True):
 GivenInput = str | Annotated[list[GivenItem], Meta(min_length=1, max_length=ITEMS_MAX)]
 
 
-def items_of(given: GivenInput) -> tuple[Item, ...]:
+def items_of(given: GivenInput) -> tuple[Given, ...]:
     """Raises ApiError 400, naming the place."""
     if isinstance(given, str):
         return (Message("user", (InputText(whole(given, "input")),)),)
@@ -113,7 +124,7 @@ def items_of(given: GivenInput) -> tuple[Item, ...]:
     return tuple(item for item in found if item is not None)
 
 
-def _item(given: GivenItem, at: str) -> Item | None:
+def _item(given: GivenItem, at: str) -> Given | None:
     """None for what is dropped."""
     match given.type:
         case None | "message":
@@ -128,6 +139,8 @@ def _item(given: GivenItem, at: str) -> Item | None:
             return Result(_text(given.call_id, f"{at}.call_id"), _output(given.output, at))
         case "reasoning":
             return None
+        case "item_reference":
+            return Reference(_text(given.id, f"{at}.id"))
         case other:
             raise unsupported(
                 f"{at}.type: '{fit(other)}' is not supported here. Send items of type message, "
@@ -194,6 +207,22 @@ def _text(text: str | None, at: str) -> str:
 
 def _required(at: str) -> ApiError:
     return invalid(f"{at}: this field is required.", param=at)
+
+
+def told(items: Iterable[Item], response_id: str) -> tuple[Item, ...]:
+    """What a response was asked, each item with an id of ours that names the response."""
+    found: list[Item] = []
+    for index, item in enumerate(items):
+        kind = "msg" if isinstance(item, Message) else "fc" if isinstance(item, Call) else "fco"
+        id_ = f"{kind}_{response_id.removeprefix(OUR_PREFIX)}in{index:04x}"
+        found.append(msgspec.structs.replace(item, id=id_))
+    return tuple(found)
+
+
+def response_of(item_id: str) -> str | None:
+    """The response whose item it is; None where it is no id of ours."""
+    match = _ITEM_ID.fullmatch(item_id)
+    return None if match is None else OUR_PREFIX + match[1]
 
 
 def messages_of(items: Iterable[Item]) -> tuple[ChatMessage, ...]:

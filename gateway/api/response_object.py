@@ -15,12 +15,11 @@ from typing import Any
 import msgspec
 
 from gateway.api.answers import Answered, Choice, Head, Said, Usage, chat_logprobs
-from gateway.api.response_items import Call, Message, OutputText
+from gateway.api.response_items import OUR_PREFIX, Call, Message, OutputText
 from gateway.errors import ApiError
 from gateway.text.reply import ShownToken
 from gateway.text.tokenizer import Vocabulary
 
-OUR_PREFIX = "resp_"
 Output = Message | Call
 
 

@@ -13,11 +13,13 @@ Refuses to know: when an event is due, sockets.  Source: API.md §1, §2 (72), �
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from executor.contract import Prefilling, Waiting
 from gateway.api import sse
+from gateway.api.answers import Usage
 from gateway.api.gathered import Gathered
 from gateway.api.generate import Speaking, usage_of, x_limit_of
 from gateway.api.response_items import Call, Message, OutputText
@@ -55,6 +57,14 @@ def _error(why: ApiError) -> dict[str, Any]:
     return {"code": why.code, "message": why.message, "param": why.param}
 
 
+@dataclass(frozen=True, slots=True)
+class Last:
+    """What a response became, and the words that say so, the last of its stream or all of its answer."""
+
+    fields: dict[str, Any]
+    words: Callable[[Mapping[str, Any]], bytes]
+
+
 class _Text:
     """The message that is being said."""
 
@@ -78,7 +88,8 @@ class _Calling:
 class ResponseStream:
     """One answer's.  A `streaming.Shape`."""
 
-    def __init__(self, speaking: Speaking) -> None:
+    def __init__(self, speaking: Speaking, ended: Callable[[Last], None] = lambda _: None) -> None:
+        self._ended = ended
         self._head = speaking.head
         self._repeated = speaking.asked.repeated
         self._case = speaking.case
@@ -131,35 +142,59 @@ class ResponseStream:
 
     def closing(self) -> bytes:
         case = self._case
-        finish = case.finish_reasons[0]
-        cut = finish == "length"
+        cut = case.finish_reasons[0] == "length"
         events = [self._begun()]
         if self._index < 0:
             events.append(self._open_text())
         events.append(self._close("incomplete" if cut else "completed"))
+        limit = case.limit(0) if self._x_status else x_limit_of(case)
         self._status = Status.INCOMPLETE if cut else Status.COMPLETED
-        choice = self._gathered.choice(0, finish)
-        became = Became(
-            self._status,
-            output_of(self._head.id, choice, self._vocabulary, cut=cut),
-            usage_of(case),
-            x_limit=case.limit(0) if self._x_status else x_limit_of(case),
-        )
-        return b"".join(events) + self._response(f"response.{self._status}", became=became)
+        return self._end(b"".join(events), self._became(usage_of(case), limit=limit))
 
     def error(self, why: ApiError) -> bytes:
         """Twice: as an event with our code, and in the response with OpenAI's."""
         self._status = Status.FAILED
-        output: tuple[Output, ...] = ()
-        if self._index >= 0:
-            choice = self._gathered.choice(0, "failed")
-            output = output_of(self._head.id, choice, self._vocabulary, cut=True)
-        became = Became(self._status, output, usage_of(self._case), why)
         more = {"x_status": sse.failed_status(why)} if self._x_status else {}
         told = self._event("error", _error(why) | more)
-        return told + self._response("response.failed", more, became)
+        return self._end(told, self._became(usage_of(self._case), why), more)
+
+    def now(self) -> dict[str, Any]:
+        """The response as it is by now."""
+        return response_fields(self._head, self._repeated, self._became())
+
+    def cancelled(self) -> dict[str, Any]:
+        """The response after it was cut off, once what it cost is settled."""
+        self._status = Status.CANCELLED
+        return response_fields(self._head, self._repeated, self._became(usage_of(self._case)))
+
+    @property
+    def state(self) -> Status:
+        return self._status
 
     # How.
+
+    def _became(
+        self, usage: Usage | None = None, why: ApiError | None = None, *, limit: str | None = None
+    ) -> Became:
+        """With the output so far; what ended otherwise than by itself has none that is whole at its end."""
+        output: tuple[Output, ...] = ()
+        whole = self._status is Status.COMPLETED
+        if self._index >= 0:
+            choice = self._gathered.choice(0, "")
+            output = output_of(self._head.id, choice, self._vocabulary, cut=not whole)
+        return Became(self._status, output, usage, why, limit)
+
+    def _end(self, before: bytes, became: Became, more: Mapping[str, Any] | None = None) -> bytes:
+        """The last event, told so that whoever keeps the response may still say that it was not kept."""
+        self._number += 1
+        kind, number = f"response.{became.status}", self._number
+
+        def words(fields: Mapping[str, Any]) -> bytes:
+            return before + event(kind, number, {"response": fields, **(more or {})})
+
+        fields = response_fields(self._head, self._repeated, became)
+        self._ended(Last(fields, words))
+        return words(fields)
 
     def _begun(self) -> bytes:
         if self._status is not Status.QUEUED:
@@ -239,11 +274,9 @@ class ResponseStream:
     def _in_part(self, what: str, fields: Mapping[str, Any]) -> bytes:
         return self._in_item(what, {"content_index": 0, **fields})
 
-    def _response(
-        self, kind: str, more: Mapping[str, Any] | None = None, became: Became | None = None
-    ) -> bytes:
+    def _response(self, kind: str, more: Mapping[str, Any] | None = None) -> bytes:
         status = self._status if kind != "response.created" else Status.IN_PROGRESS
-        fields = response_fields(self._head, self._repeated, became or Became(status))
+        fields = response_fields(self._head, self._repeated, Became(status))
         return self._event(kind, {"response": fields, **(more or {})})
 
     def _event(self, kind: str, fields: Mapping[str, Any]) -> bytes:

@@ -1,21 +1,258 @@
-"""POST /v1/responses: how items become a prompt, and in which words it is answered."""
+"""POST /v1/responses: how items become a prompt, in which words it is answered, and what is kept of it.
+
+A request that stores nothing and goes on from nothing touches no table.  Else what came before is read first, by the
+rights of this moment; then the response has its place, durably, before anything is done for it; and it is kept before
+its last words are sent, so that nobody is told of a response that is not there.  Where keeping it fails after all, the
+answer says `store: false`, since it was paid for.
+Refuses to know: SQL, seals (`stored`), when an event is due.  Source: API.md §1; DESIGN.md, settled 6 and 7.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Send
+
+from gateway import lifecycle
 from gateway.api.answers import Answered
 from gateway.api.chat import templated
-from gateway.api.generate import Asked, Family, Resolve
+from gateway.api.endpoint import Entry
+from gateway.api.generate import Asked, Family, Generate, Resolve, Speaking
 from gateway.api.refused import unsupported
-from gateway.api.response_object import OUR_PREFIX, encode, response_answer
-from gateway.api.response_stream import ResponseStream, fault
-from gateway.api.schema_responses import parse_responses
-from gateway.errors import ApiError
-from gateway.house import Reading
+from gateway.api.response_items import OUR_PREFIX, Item, Reference, response_of, told
+from gateway.api.response_object import encode, response_answer
+from gateway.api.response_stream import Last, ResponseStream, fault
+from gateway.api.schema_responses import Asking, parse_responses
+from gateway.errors import ApiError, conflict
+from gateway.house import House, Reading
+from gateway.kept import Basis
+from gateway.lifecycle import allowed
+from gateway.middleware.wire import Message, with_headers
+from gateway.provenance import Resolved
+from gateway.registered_records import write
+from gateway.stored import Content, Found, absent
+from gateway.unbroken import unbroken
+from policies.facts import Principal
+from policies.scope.decision import renewed
+from policies.scope.labels import Label, join_all
+from security.audit import AuditEvent
+from tenants.responses import Begun
+from tenants.responses_rows import OPEN
+
+READ, DELETED = "response.read", "response.deleted"
+"""Kinds of records."""
+REFERENCES_MAX = 32
+"""Stored responses whose items one request may name."""
+_items = msgspec.json.Decoder(tuple[Item, ...])
 
 
-async def ask(body: object, reading: Reading, wall_ms: int, resolve: Resolve) -> Asked:
-    """Raises ApiError 400, and what `resolve` raises, naming fields as they are called here."""
-    job = parse_responses(body, vocab_size=reading.card.vocab_size).job()
+class _Output(msgspec.Struct):
+    output: tuple[Item, ...]
+
+
+_output = msgspec.json.Decoder(_Output)
+
+
+def items_of(found: Found) -> tuple[Item, ...]:
+    """What was put into a stored response."""
+    return _items.decode(found.content.items)
+
+
+def output_of(found: Found) -> tuple[Item, ...]:
+    return _output.decode(found.content.response).output
+
+
+async def record(house: House, entry: Entry, kind: str, id_: str) -> None:
+    """Before anybody hears of it.  Raises ApiError 503."""
+    who = entry.who
+    event = AuditEvent(
+        kind=kind,
+        request_id=entry.arrived.request_id,
+        tenant=who.tenant,
+        subject=house.names.person(who.tenant, who.issuer, who.user),
+        credential_id=who.credential.id,
+        target=id_,
+        outcome="done",
+    )
+    await write(house, [event])
+
+
+def may_read(house: House, who: Principal, reads: Label | None) -> None:
+    """Of what was answered from registered texts: may it be read now?  Raises ApiError 404 where one of them may not,
+    409 where one has changed."""
+    permission = house.registered.permission
+    if reads is None or permission.to_go_on(who, reads):
+        return
+    allowed(permission.to_read_now(who, reads))
+    raise conflict(
+        "response_outdated",
+        "A registered text that this response was made from has changed since, so it is told no more. "
+        "Ask again from the present text.",
+    )
+
+
+@dataclass(slots=True)
+class Making:
+    """One response as it is made.  `last`: what it became; `kept`: whether that is stored, once it was tried."""
+
+    house: House
+    entry: Entry
+    to: Send
+    asking: Asking | None = None
+    items: tuple[Item, ...] = ()
+    begun: bool = False
+    stream: ResponseStream | None = None
+    last: Last | None = None
+    kept: bool | None = None
+    before: list[Label] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return OUR_PREFIX + self.entry.arrived.request_id.removeprefix("req_")
+
+    @property
+    def family(self) -> Family:
+        return replace(RESPONSES, ask=self.ask, shape=self.shape, write=self.write)
+
+    async def ask(self, body: object, reading: Reading, wall_ms: int, resolve: Resolve) -> Asked:
+        asking = self.asking = parse_responses(body, vocab_size=reading.card.vocab_size)
+        conversation = await self._before(asking.previous)
+        self.items = await self._named(asking)
+        asked = await asked_of(asking, (*conversation, *self.items), reading, wall_ms, resolve)
+        asked = replace(asked, resolved=self._covered(asked.resolved), repeated=asking.repeated)
+        if asking.store:
+            await self._begin(asking)
+        return asked
+
+    def shape(self, speaking: Speaking) -> ResponseStream:
+        self.stream = ResponseStream(speaking, self._ended)
+        return self.stream
+
+    def write(self, asked: Asked, answered: Answered) -> bytes:
+        self._ended(Last(response_answer(asked.repeated, answered), encode))
+        assert self.last is not None
+        return encode(self.last.fields)
+
+    def _ended(self, last: Last) -> None:
+        self.last = last
+
+    async def send(self, message: Message) -> None:
+        """Kept before the words that say so."""
+        if self.begun and self.last is not None:
+            if self.kept is None:
+                self.kept = await unbroken(self.keep(self.last.fields))
+            if not self.kept:
+                message = _unkept(message, self.last)
+        await self.to(message)
+
+    async def keep(self, fields: Mapping[str, Any], events: bytes | None = None) -> bool:
+        basis = self.entry.doing.basis
+        content = Content(
+            encode(told(self.items, self.id)),
+            encode(fields),
+            Basis(model=basis.model, reads=basis.reads),
+            events,
+        )
+        stored, who = self.house.stored, self.entry.who
+        return await stored.keep(who, self.id, str(fields["status"]), content)
+
+    async def over(self) -> None:
+        """However it ended.  Where nothing was kept, nothing is there."""
+        if self.begun and not self.kept:
+            await unbroken(self.house.stored.abandon(self.entry.who, self.id))
+
+    # How.
+
+    async def _before(self, previous: str | None) -> list[Item]:
+        if previous is None:
+            return []
+        house, who, items = self.house, self.entry.who, list[Item]()
+        try:
+            chain, whole = await house.stored.chain(who, previous)
+            if not whole:
+                raise absent()
+            for found in chain:
+                self._goes_by(found)
+                items += (*items_of(found), *output_of(found))
+        except ApiError as why:
+            why.param = "previous_response_id"
+            raise
+        await record(house, self.entry, READ, previous)
+        return items
+
+    async def _named(self, asking: Asking) -> tuple[Item, ...]:
+        """What was asked, with the items in it that are of stored responses."""
+        there: dict[str, Item] = {}
+        looked: set[str] = set()
+        items: list[Item] = []
+        for index, item in enumerate(asking.items):
+            if not isinstance(item, Reference):
+                items.append(item)
+                continue
+            of = response_of(item.id)
+            if of is not None and of not in looked and len(looked) < REFERENCES_MAX:
+                looked.add(of)
+                if (found := await self.house.stored.find(self.entry.who, of)) is not None:
+                    self._goes_by(found)
+                    await record(self.house, self.entry, READ, of)
+                    there |= {each.id: each for each in (*items_of(found), *output_of(found))}
+            if item.id not in there:
+                why = absent()
+                why.param = f"input[{index}].id"
+                raise why
+            items.append(there[item.id])
+        return tuple(items)
+
+    def _goes_by(self, found: Found) -> None:
+        """Raises ApiError 404, 409."""
+        if found.row.status in OPEN:
+            raise conflict("response_in_progress", "That response is not finished yet.")
+        reads = found.content.basis.reads
+        may_read(self.house, self.entry.who, reads)
+        if (
+            reads is not None
+        ):  # the lists of its readers may have changed, and have the caller on them still
+            snapshot = self.house.registered.documents.snapshot()
+            self.before.append(renewed(reads, snapshot))
+
+    def _covered(self, resolved: Resolved | None) -> Resolved | None:
+        """What was answered before from registered texts is as much of them as the texts are: who loses the right
+        to one loses this answer with it."""
+        if not self.before:
+            return resolved
+        labels = [*self.before, *([] if resolved is None else [resolved.decision.label])]
+        permission = self.house.registered.permission
+        decision = allowed(permission.to_read(self.entry.who, join_all(labels)))
+        if resolved is None:
+            return Resolved((), decision)
+        return replace(resolved, decision=decision)
+
+    async def _begin(self, asking: Asking) -> None:
+        what = Begun(self.id, asking.controls.model, background=False, previous=asking.previous)
+        await self.house.stored.begin(self.entry.who, what, None, len(self.entry.body))
+        self.begun = True
+
+
+def _unkept(message: Message, last: Last) -> Message:
+    """The same answer, which says that it was not kept."""
+    words = last.words({**last.fields, "store": False})
+    if message["type"] != "http.response.start":
+        return {**message, "body": words} if message.get("body") else message
+    named = dict(message["headers"])
+    if b"content-length" not in named:
+        return message
+    return with_headers(message, ((b"content-length", b"%d" % len(words)),))
+
+
+async def asked_of(
+    asking: Asking, items: Sequence[Item], reading: Reading, wall_ms: int, resolve: Resolve
+) -> Asked:
+    """`items`: of the whole conversation.  Raises ApiError 400, and what `resolve` raises, naming fields as they are
+    called here."""
+    job = asking.job(items)
     if job.tools is not None or any(each.role == "tool" or each.calls for each in job.messages):
         at = "input" if job.tools is None else "tools"
         raise unsupported(f"{at}: tools are not supported here yet.", param=at)
@@ -27,7 +264,11 @@ async def ask(body: object, reading: Reading, wall_ms: int, resolve: Resolve) ->
         raise
 
 
-def write(asked: Asked, answered: Answered) -> bytes:
+async def _ask(body: object, reading: Reading, wall_ms: int, resolve: Resolve) -> Asked:
+    raise AssertionError("each response is asked by its own Making")
+
+
+def _write(asked: Asked, answered: Answered) -> bytes:
     return encode(response_answer(asked.repeated, answered))
 
 
@@ -35,8 +276,35 @@ RESPONSES = Family(
     route="/v1/responses",
     id_prefix=OUR_PREFIX,
     prompt_param="input",
-    ask=ask,
+    ask=_ask,
     shape=ResponseStream,
-    write=write,
+    write=_write,
     fault=fault,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CreateResponse:
+    """An `Endpoint`: the one that all families have, with a family of its own for each response."""
+
+    house: House
+    draw_seed: Callable[[], int]
+    body_bytes_max: int = 4 * 1024 * 1024
+    metered: bool = True
+    rated: bool = True
+
+    def open(self) -> None:
+        Generate(self.house, RESPONSES, self.draw_seed).open()
+
+    def check(self, entry: Entry, basis: Basis) -> None:
+        if basis.model is not None:
+            lifecycle.usable(self.house, entry.who, basis.model)
+
+    async def serve(self, entry: Entry, receive: Receive, send: Send) -> None:
+        making = Making(self.house, entry, send)
+        try:
+            await Generate(self.house, making.family, self.draw_seed).serve(
+                entry, receive, making.send
+            )
+        finally:
+            await making.over()

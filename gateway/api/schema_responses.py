@@ -17,7 +17,14 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.refused import RESPONSES, refuse, unsupported
-from gateway.api.response_items import GivenInput, Item, documents_of, items_of, messages_of
+from gateway.api.response_items import (
+    Given,
+    GivenInput,
+    Item,
+    documents_of,
+    items_of,
+    messages_of,
+)
 from gateway.api.schema import (
     CommonRequest,
     Controls,
@@ -112,24 +119,30 @@ class ResponsesRequest(CommonRequest, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     include: Annotated[list[str], Meta(max_length=16)] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     prompt: _Prompt | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """One request.  `items` is its input; what came before it in a conversation is put in front by `job`."""
+    """One request.  `items` is its input; what came before it in a conversation is put in front by `job`.
+    `previous`: the stored response that it goes on from.  Nothing is stored unless that is asked for."""
 
-    items: tuple[Item, ...]
+    items: tuple[Given, ...]
     instructions: str | None
     controls: Controls
     extras: Mapping[str, Any] = field(default_factory=dict)
     template: TemplateReference | None = None
     tools: Tools | None = None
     repeated: Mapping[str, Any] = field(default_factory=dict)
+    previous: str | None = None
+    store: bool = False
+    background: bool = False
 
-    def job(self, before: Sequence[Item] = ()) -> ChatJob:
-        """Instructions stand before everything.  Raises ApiError 400."""
-        items = (*before, *self.items)
+    def job(self, items: Sequence[Item]) -> ChatJob:
+        """`items`: of the whole conversation.  Instructions stand before everything.  Raises ApiError 400."""
         messages = messages_of(items)
         if self.instructions is not None:
             messages = (ChatMessage("system", self.instructions), *messages)
@@ -167,7 +180,17 @@ def parse_responses(body: object, *, vocab_size: int) -> Asking:
         template,
         tools,
         _repeated(request, template),
+        whole(request.previous_response_id or "", "previous_response_id") or None,
+        _stores(request),
+        bool(request.background),
     )
+
+
+def _stores(request: ResponsesRequest) -> bool:
+    """What runs in the background is asked for later, so it is stored."""
+    if request.background and request.store is False:
+        raise invalid("store: what is made in the background is stored.", param="store")
+    return bool(request.store or request.background)
 
 
 def _controls(request: ResponsesRequest, vocab_size: int) -> Controls:
@@ -335,18 +358,18 @@ def _repeated(request: ResponsesRequest, template: TemplateReference | None) -> 
             "variables": {name: str(value) for name, value in template.variables.items()},
         }
     return {
-        "background": False,
+        "background": bool(request.background),
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
         "metadata": dict(request.metadata or {}),
         "parallel_tool_calls": request.parallel_tool_calls is not False,
-        "previous_response_id": None,
+        "previous_response_id": request.previous_response_id,
         "prompt": prompt,
         "prompt_cache_key": request.prompt_cache_key,
         "reasoning": {"effort": reasoning.effort, "summary": None},
         "safety_identifier": request.safety_identifier,
-        "store": False,
+        "store": _stores(request),
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": form, "verbosity": text.verbosity or "medium"},
         "tool_choice": _shown_choice(request.tool_choice),

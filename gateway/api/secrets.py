@@ -54,7 +54,7 @@ async def _view(call: Call, tenant: str) -> dict[str, object]:
     """`texts`: sealed under this version.  `to_reseal`: those that are not yet under the current one."""
     house = call.house
     held = house.secrets.held(tenant)
-    texts = await sealed_by(house.registered.documents, tenant)
+    texts = await sealed_by(house.registered.documents, house.stored, tenant)
     current = max(held, default=None)
     return {
         "tenant": tenant,
@@ -106,7 +106,7 @@ async def retire(call: Call) -> object:
             "The secret was rotated less than a minute ago, and a text may still be on its way under the "
             "old one. Try again in a minute.",
         )
-    if needed := (await sealed_by(house.registered.documents, tenant))[version]:
+    if needed := (await sealed_by(house.registered.documents, house.stored, tenant))[version]:
         raise conflict(
             "still_sealed",
             f"{needed} texts are still sealed under version {version}; they are being sealed anew. Try again "
@@ -143,6 +143,7 @@ async def shredded(call: Call, tenant: str, reason: str) -> dict[str, object]:
     try:
         texts = await house.registered.shred(tenant)
         await house.runs.keys.forget(tenant)
+        await house.stored.table.forget(tenant)
     except ApiError as why:  # the secret and the texts are gone, an executor has not acknowledged
         owed = why
     await call.record("tenant.shredded", tenant=tenant, target=tenant, reason=None)

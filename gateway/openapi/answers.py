@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.api.response_items import Call, Message
+from gateway.api.response_items import Call, Message, Result
 
 Unix = Annotated[int, Meta(description="Seconds of Unix time.")]
 
@@ -166,6 +166,14 @@ class Response(msgspec.Struct):
     service_tier: str | None
     usage: dict[str, Any] | None
     x_limit: Limit | UnsetType = UNSET
+
+
+class ResponseItems(Told):
+    object: Literal["list"]
+    data: list[Message | Call | Result]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 # Messages

@@ -125,6 +125,36 @@ _ANSWERS = (
         told=(views.Cancelled,),
     ),
 )
+_STORED = (
+    Operation(
+        method="GET",
+        path="/v1/responses/{id}",
+        tag=Tag.ANSWERS,
+        id="retrieveResponse",
+        does="A stored response of yours.",
+        told=(answers.Response,),
+        refuses=(404, 409),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/responses/{id}/input_items",
+        tag=Tag.ANSWERS,
+        id="listResponseInputItems",
+        does="What it was asked, and what came before in its conversation.",
+        told=(answers.ResponseItems,),
+        query=(*_PAGE, "order"),
+        refuses=(404, 409),
+    ),
+    Operation(
+        method="DELETE",
+        path="/v1/responses/{id}",
+        tag=Tag.ANSWERS,
+        id="deleteResponse",
+        does="Delete a stored response.",
+        told=(views.Deleted,),
+        refuses=(404,),
+    ),
+)
 _TOKENS = (
     Operation(
         method="POST",
@@ -271,7 +301,7 @@ _TEXTS = (
     ),
 )
 
-OPERATIONS: tuple[Operation, ...] = (*_ANSWERS, *_TOKENS, *_READING, *_TEXTS)
+OPERATIONS: tuple[Operation, ...] = (*_ANSWERS, *_STORED, *_TOKENS, *_READING, *_TEXTS)
 
 REFUSED: Mapping[Any, Collection[str]] = {
     ChatRequest: refused.CHAT,

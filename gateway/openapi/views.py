@@ -228,7 +228,7 @@ class Templates(_Page):
 
 class Deleted(Told):
     id: str
-    object: Literal["document", "template"]
+    object: Literal["document", "template", "response"]
     deleted: Literal[True]
 
 

@@ -35,6 +35,7 @@ from tenants.schema.registered import (
     registration_state,
     registration_text,
 )
+from tenants.schema.responses import response
 from tenants.schema.retention import erasure, period_seal, pseudonym_salt, tenant_deletion
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "request",
     "reservation",
     "reservation_tag",
+    "response",
     "revocation",
     "suspension",
     "tenant_deletion",

@@ -98,6 +98,15 @@ COLUMNS: Final[Mapping[str, Mapping[str, Says]]] = {
         "sealed": Says.SEALED,
         "why": Says.OURS,
     },
+    "response": {
+        "id": Says.OURS,
+        "tenant": Says.TENANT,
+        "project": Says.PROJECT,
+        "issuer": Says.ISSUER,
+        "user": Says.PERSON,
+        **dict.fromkeys(("model", "status", "previous", "owner"), Says.OURS),
+        "sealed": Says.SEALED,
+    },
     "price": {"id": Says.OURS, "model": Says.OURS, "batch_factor": Says.OURS},
     "budget_window": {
         "scope": Says.OURS,
@@ -211,7 +220,7 @@ FATES: Final[Mapping[str, Fate]] = {
         Fate.DROPPED,
     ),
     **dict.fromkeys(("registration", "registration_text", "registration_reader"), Fate.DROPPED),
-    **dict.fromkeys(("pseudonym_salt", "erasure"), Fate.DROPPED),
+    **dict.fromkeys(("pseudonym_salt", "erasure", "response"), Fate.DROPPED),
     "tenant_deletion": Fate.RENAMED,
     **dict.fromkeys(
         ("price", "usage_event", "period", "period_gate", "period_seal", "registration_state"),

@@ -101,3 +101,23 @@ def test_each_refusal_is_the_class_that_clients_catch(site: Serving) -> None:
         assert (hosted.value.code, hosted.value.param) == ("unsupported", "tools[0].type")
         with pytest.raises(openai.NotFoundError):
             ai.responses.create(model="absent", input="x")
+
+
+def test_what_is_stored_is_retrieved_listed_gone_on_from_and_deleted(site: Serving) -> None:
+    with client(site) as ai, client(site, "acme/bob") as bob:
+        first = ai.responses.create(model=MODEL, input="one", store=True)
+        assert ai.responses.retrieve(first.id) == first
+        listed = ai.responses.input_items.list(first.id)
+        (item,) = listed.data
+        assert item.type == "message"
+        second = ai.responses.create(model=MODEL, input="two", previous_response_id=first.id)
+        assert "user\none\nassistant\n" + first.output_text in second.output_text
+        for stranger in (bob.responses.retrieve, bob.responses.delete):
+            with pytest.raises(openai.NotFoundError) as absent:
+                stranger(first.id)
+            assert absent.value.code == "response_not_found"
+        with pytest.raises(openai.NotFoundError):
+            bob.responses.create(model=MODEL, input="x", previous_response_id=first.id)
+        ai.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError):
+            ai.responses.retrieve(first.id)

@@ -44,6 +44,7 @@ from gateway.recording import ensure_secrets
 from gateway.registering import open_permission, registered_texts
 from gateway.runs import open_runs
 from gateway.service_classes import ServiceClasses
+from gateway.stored import open_stored
 from gateway.withdrawal import withdrawn
 from policies.classes import ServiceClass
 from policies.facts import Budget, Limits, Price
@@ -250,6 +251,7 @@ async def inhouse(
         seals = registered.seals
         runs = await open_runs(store, owner, clock.wall_ms, seals, secrets_of, times.linger_ms, log)
         stack.push_async_callback(runs.aclose)
+        stored = await open_stored(store, owner, clock.wall_ms, seals, secrets_of, log)
         house = House(
             clock=clock,
             timings=times,
@@ -286,6 +288,7 @@ async def inhouse(
             retry_key=keyring.retry_keys(),
             digests=Digests.of(keyring),
             runs=runs,
+            stored=stored,
             mint_key=lambda: api_keys.mint(os.urandom, pepper),
             draining=lambda: switch["draining"],
         )

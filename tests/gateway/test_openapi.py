@@ -158,6 +158,11 @@ def test_real_answers_are_what_it_says(tmp_path: Path) -> None:
         for more in ({}, {"logprobs": 1, "max_tokens": 2, "service_tier": "flex"}):
             await asked(alice, "createCompletion", {**plain, **more})
         await asked(alice, "createResponse", {"model": MODEL, "input": "x"})
+        response = {"model": MODEL, "input": "x", "store": True}
+        kept = (await asked(alice, "createResponse", response))["id"]
+        for id_ in ("retrieveResponse", "listResponseInputItems", "deleteResponse"):
+            await asked(alice, id_, id=kept)
+            await asked(alice, id_, status=404, id="resp_none")
         for more in ({}, {"service_tier": "auto", "stop_sequences": ["l"]}):
             await asked(alice, "createMessage", body(**more))
         await asked(alice, "cancelRequest", {"idempotency_key": "none-such"})

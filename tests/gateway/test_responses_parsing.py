@@ -295,7 +295,8 @@ def test_instructions_come_first_and_calls_belong_to_what_was_said_before_them()
             "output": [{"type": "input_text", "text": "1"}],
         },
     ]
-    job = parsed(input=items, instructions="Be brief.").job()
+    asking = parsed(input=items, instructions="Be brief.")
+    job = asking.job(asking.items)
     assert job.messages == (
         ChatMessage("system", "Be brief."),
         ChatMessage("user", "a\nb"),
@@ -315,18 +316,18 @@ def test_what_came_before_stands_between_instructions_and_input() -> None:
         input=[{"type": "function_call_output", "call_id": "c1", "output": "1"}],
         instructions="Now.",
     )
-    assert [each.role for each in asking.job(before).messages] == [
+    assert [each.role for each in asking.job((*before, *asking.items)).messages] == [
         "system",
         "user",
         "assistant",
         "tool",
     ]
     with pytest.raises(ApiError, match="c1"):
-        asking.job()
+        asking.job(asking.items)
 
 
 def test_a_call_without_words_before_it_has_an_assistant_of_its_own() -> None:
-    items = items_of(
+    items: Any = items_of(
         [
             GivenItem(role="user", content=[GivenPart("input_text", "x")]),
             GivenItem(type="function_call", call_id="c", name="f", arguments="{}"),
@@ -343,7 +344,7 @@ def test_effort_reaches_the_template_and_templates_are_named() -> None:
         prompt={"id": "tmpl_1", "version": "2", "variables": {"a": "x", "b": 3}},
     )
     assert asking.extras == {"reasoning_effort": "low"}
-    reference = asking.job().references.template
+    reference = asking.job(asking.items).references.template
     assert (reference.id, reference.version) == ("tmpl_1", 2)
     assert asking.repeated["prompt"] == {
         "id": "tmpl_1",

@@ -34,7 +34,7 @@ async def rotated(home: Inhouse) -> dict[str, Any]:
 
 async def a_round(home: Inhouse) -> int:
     house = home.house
-    return await house.rotations.round(house.registered, house.clock.monotonic_ns())
+    return await house.rotations.round(house.registered, house.stored, house.clock.monotonic_ns())
 
 
 async def retire(home: Inhouse, version: int = 1) -> Answered:
@@ -173,7 +173,7 @@ def test_what_is_written_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
         assert await a_round(home) == 0
         assert "9999" in said(await ask(alice, changed))
         assert (await ask(alice, gone)).status == 404
-        assert await sealed_by(documents, "acme") == {2: 1}
+        assert await sealed_by(documents, home.house.stored, "acme") == {2: 1}
 
     lived(tmp_path, story)
 

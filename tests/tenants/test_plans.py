@@ -30,6 +30,7 @@ from tenants import (
     windows,
 )
 from tenants import idempotency_rows as keys
+from tenants import responses_rows as responses
 from tenants.adjustments import AdjustAsk, Kind
 from tenants.asks import BookFault, LapseAsk, SettleAsk, VoidAsk
 from tenants.idempotency_rows import Claim
@@ -124,6 +125,27 @@ def sweep(conn: Connection) -> None:
     keys.sweep(conn, now_ms=NOON_MS)
 
 
+def store(conn: Connection) -> None:
+    whose = responses.Whose("acme", "", "idp", "alice")
+    for id_, previous in (("resp_1", None), ("resp_2", "resp_1"), ("resp_3", None)):
+        begun = responses.Begun(id_, "m", background=True, previous=previous)
+        responses.begin(conn, whose, begun, owner="g1", now_ms=NOON_MS)
+    assert responses.progress(conn, "resp_1", owner="g1")
+    assert responses.keep(conn, "resp_1", "completed", b"x", 1, owner="g1")
+    assert responses.abandon(conn, "resp_3", owner="g1")
+    assert responses.chain(conn, whose, "resp_2", now_ms=NOON_MS, most=9)[1]
+    assert responses.cancel(conn, whose, "resp_2")
+    assert responses.to_end(conn, ["resp_2"]) == ["resp_2"]
+    responses.renew(conn, ["resp_2"], owner="g1", now_ms=NOON_MS)
+    assert responses.stale(conn, "acme", 2)
+    assert responses.reseal(conn, "resp_1", b"x", b"y", 2)
+    responses.sealed_by(conn, "acme")
+    responses.sweep(conn, now_ms=NOON_MS + 40 * 24 * HOUR_MS)
+    responses.remove(conn, whose, "resp_2")
+    responses.forget_person(conn, "acme", "idp", "alice", before_ms=NOON_MS)
+    responses.forget(conn, "acme")
+
+
 def forget(conn: Connection) -> None:
     """All but what an operator asks of one person, once: changes, notices."""
     names, who = Names("acme", lambda _: b"d" * 32, b"salt"), Person("acme", "idp", "alice")
@@ -176,7 +198,7 @@ def test_nothing_on_the_way_of_a_request_looks_through_a_table() -> None:
         writer, reader = opened(where / "x.db")
         with writer.engine.begin() as conn:
             prices.keep(conn, [PRICE])
-            for work in (hold_by_key, end, adjust, tell, sweep, forget):
+            for work in (hold_by_key, end, adjust, tell, sweep, store, forget):
                 assert looks_through(conn, work) == [], work.__name__
         writer.close()
         reader.close()
