@@ -205,11 +205,19 @@ def _server(url: str | None, token: str | None, state_dir: Path) -> client.Serve
     return client.Server(base_url, token or client.token_named(known, client.DEMO_USER, state_dir))
 
 
-def _status(comment: str) -> None:
-    """`status queued 3 4000` while one waits; silent on a pipe."""
+def waiting(comment: str) -> str | None:
+    """`status queued 3 4000` in words: 3 are before it, and its turn comes in about 4 s."""
     words = comment.split()
-    if sys.stderr.isatty() and words[:2] == ["status", "queued"] and len(words) > 2:
-        note(f"(waiting, place {clean(words[2])})")
+    if words[:2] != ["status", "queued"] or len(words) < 3:
+        return None
+    about = f", about {-(-int(words[3]) // 1000)} s" if words[3:] and words[3].isdecimal() else ""
+    return f"(waiting, place {clean(words[2])}{about})"
+
+
+def _status(comment: str) -> None:
+    """Silent on a pipe."""
+    if sys.stderr.isatty() and (line := waiting(comment)) is not None:
+        note(line)
 
 
 def _write(text: str) -> None:

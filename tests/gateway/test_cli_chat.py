@@ -8,7 +8,7 @@ import httpx2
 import msgspec
 import pytest
 
-from gateway.cli.chat import Asking, converse, streamed, whole
+from gateway.cli.chat import Asking, converse, streamed, waiting, whole
 from gateway.cli.client import Server
 from gateway.cli.show import Refusal
 from gateway.cli.sse import LINE_BYTES_MAX, Comment, Data, NotEvents, events
@@ -45,6 +45,22 @@ def test_pieces_come_as_they_are_and_the_queue_is_told() -> None:
     )
     assert got == ["Pa", "ris\u2028é"]
     assert told == ["status queued 3 4000"]
+
+
+@pytest.mark.parametrize(
+    ("comment", "says"),
+    (
+        ("status queued 3 4000", "(waiting, place 3, about 4 s)"),
+        ("status queued 0 100", "(waiting, place 0, about 1 s)"),
+        ("status queued 3", "(waiting, place 3)"),
+        ("status queued 3 soon", "(waiting, place 3)"),
+        ("status queued", None),
+        ("status preparing 0.4", None),
+        ("keep-alive", None),
+    ),
+)
+def test_the_place_in_words(comment: str, says: str | None) -> None:
+    assert waiting(comment) == says
 
 
 @pytest.mark.parametrize(
