@@ -32,15 +32,17 @@ class Switch:
 
 
 async def drain(house: House, switch: Switch, drain_s: float) -> None:
-    """After the first signal: let what runs end by itself for `drain_s`, then end it with an event
-    that says so, then close."""
+    """After the first signal: let what runs end by itself for `drain_s`, or until the second, then end it with an
+    event that says so, then close.  Whoever has sent its body only by then is told the same."""
     await switch.draining.wait()
     house.log("draining", count=len(house.live))
+    waits = [asyncio.ensure_future(each) for each in (house.live.emptied(), switch.shutdown.wait())]
     try:
-        async with asyncio.timeout(drain_s):
-            await house.live.emptied()
-    except TimeoutError:
-        count = house.live.interrupt_all(shutting_down)
+        await asyncio.wait(waits, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waits:
+            each.cancel()
+    if count := house.live.close(shutting_down):
         house.log("draining.over", count=count)
     switch.shutdown.set()
 

@@ -36,6 +36,7 @@ class Live:
     def __init__(self, withdrawn: Callable[[LiveRequest], bool]) -> None:
         self._withdrawn = withdrawn
         self._requests: dict[str, LiveRequest] = {}
+        self._closed: Callable[[], ApiError] | None = None
         self._none = asyncio.Event()
         self._none.set()
 
@@ -49,9 +50,11 @@ class Live:
     @contextmanager
     def entered(self, request: LiveRequest, *, expires_in_ms: int | None) -> Iterator[None]:
         """Live inside the block.  `expires_in_ms`: when authority lapses by itself, grace included.
-        Raises ApiError 403 where it was withdrawn since it was shown."""
+        Raises ApiError 403 where it was withdrawn since it was shown, and what `close` was given."""
         if self._withdrawn(request):
             raise authorization_revoked()
+        if self._closed is not None:
+            raise self._closed()
         self._requests[request.request_id] = request
         self._none.clear()
         timer = None
@@ -79,6 +82,11 @@ class Live:
         for request in struck:
             request.interrupt(why())
         return len(struck)
+
+    def close(self, why: Callable[[], ApiError]) -> int:
+        """The same, and whatever comes from now on is refused with it: a body may take long to come."""
+        self._closed = why
+        return self.interrupt_all(why)
 
     def reading(self, concerns: Callable[[Label], bool]) -> bool:
         """Whether any request that runs reads what `concerns` says of its label."""

@@ -93,12 +93,15 @@ def test_a_signal_lets_what_runs_end_and_a_bound_ends_what_does_not(tmp_path: Pa
 
 def test_an_idle_server_closes_at_once_and_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     async def run() -> None:
-        hold = Hold()
-        async with inhouse(tmp_path, echo=EchoExecutor(gate=hold)) as home:
+        async with inhouse(tmp_path) as home:
             idle = Switch()
             idle.turn()
             await drain(home.house, idle, 60)
             assert idle.shutdown.is_set()
+            late = await home.caller().chat()  # past the first question, and too late all the same
+            assert (late.status, late.error["code"]) == (503, "draining")
+        hold = Hold()
+        async with inhouse(tmp_path / "busy", echo=EchoExecutor(gate=hold)) as home:
             exchange = home.caller().start("POST", CHAT, chat_body())
             await hold.waiting.wait()
             busy = Switch()
