@@ -21,7 +21,6 @@ from gateway.api.answers import Answered
 from gateway.api.chat import templated
 from gateway.api.endpoint import Entry
 from gateway.api.generate import Asked, Family, Generate, Resolve, Speaking
-from gateway.api.refused import unsupported
 from gateway.api.response_items import OUR_PREFIX, Item, Reference, response_of, told
 from gateway.api.response_object import encode, response_answer
 from gateway.api.response_stream import Last, ResponseStream, fault
@@ -253,9 +252,6 @@ async def asked_of(
     """`items`: of the whole conversation.  Raises ApiError 400, and what `resolve` raises, naming fields as they are
     called here."""
     job = asking.job(items)
-    if job.tools is not None or any(each.role == "tool" or each.calls for each in job.messages):
-        at = "input" if job.tools is None else "tools"
-        raise unsupported(f"{at}: tools are not supported here yet.", param=at)
     try:
         return await templated(job, reading, wall_ms, resolve)
     except ApiError as why:

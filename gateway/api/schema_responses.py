@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.api.refused import RESPONSES, refuse, unsupported
+from gateway.api.refused import RESPONSES, refuse
 from gateway.api.response_items import (
     Given,
     GivenInput,
@@ -35,16 +35,22 @@ from gateway.api.schema import (
     whole,
 )
 from gateway.api.schema_chat import ChatJob, documents_once
+from gateway.api.schema_response_tools import (
+    FlatChoice,
+    FlatTool,
+    flat_tools,
+    shown_choice,
+    shown_tool,
+)
+from gateway.api.schema_tools import TOOLS_MAX
 from gateway.api.structure import JsonSchema, ResponseFormat
 from gateway.errors import ApiError, invalid
 from gateway.quoting import fit
 from gateway.references import References, TemplateReference
 from gateway.text.templates import ChatMessage
-from gateway.tools.asked import Choosing, Tool, Tools
+from gateway.tools.asked import Tools
 from policies.registered import VARIABLES_MAX
 
-TOOLS_MAX = 128
-SCHEMA_BYTES_MAX = 128 * 1024
 LOGPROBS = "message.output_text.logprobs"
 _INCLUDED = frozenset(
     {
@@ -59,7 +65,6 @@ _INCLUDED = frozenset(
     }
 )
 """All but the first ask for more of what is never in an answer here."""
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _VERSION = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
@@ -87,26 +92,6 @@ class _Prompt(msgspec.Struct, frozen=True):
     variables: Annotated[dict[str, Any], Meta(max_length=VARIABLES_MAX)] | None = None
 
 
-class _Tool(msgspec.Struct, frozen=True):
-    type: str
-    name: str | None = None
-    description: Annotated[str, Meta(max_length=65_536)] | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class _Named(msgspec.Struct, frozen=True):
-    type: str
-    name: str | None = None
-
-
-class _Chosen(msgspec.Struct, frozen=True):
-    type: str
-    name: str | None = None
-    mode: Literal["auto", "required"] | None = None
-    tools: Annotated[list[_Named], Meta(max_length=TOOLS_MAX)] | None = None
-
-
 class ResponsesRequest(CommonRequest, frozen=True, kw_only=True):
     input: GivenInput
     instructions: str | None = None
@@ -114,8 +99,8 @@ class ResponsesRequest(CommonRequest, frozen=True, kw_only=True):
     max_tool_calls: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     text: _Text | None = None
     reasoning: _Reasoning | None = None
-    tools: Annotated[list[_Tool], Meta(max_length=TOOLS_MAX)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | _Chosen | None = None
+    tools: Annotated[list[FlatTool], Meta(max_length=TOOLS_MAX)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
     parallel_tool_calls: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     include: Annotated[list[str], Meta(max_length=16)] | None = None
@@ -166,7 +151,7 @@ def parse_responses(body: object, *, vocab_size: int) -> Asking:
     instructions = request.instructions
     if instructions is not None:
         whole(instructions, "instructions")
-    tools = _tools(request)
+    tools = flat_tools(request.tools, request.tool_choice, parallel=request.parallel_tool_calls)
     template = _template(request.prompt)
     read = _controls(request, vocab_size)
     extras: dict[str, Any] = {}
@@ -270,74 +255,6 @@ def _variable(name: str, value: object) -> object:
     return value
 
 
-def _tools(request: ResponsesRequest) -> Tools | None:
-    listed = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(request.tools or ()))
-    names = [tool.name for tool in listed]
-    if len(set(names)) < len(names):
-        raise invalid("tools: two functions have the same name.", param="tools")
-    chosen = request.tool_choice
-    if not listed:
-        if chosen is None or chosen in ("none", "auto"):  # a tuple: what is no word has no hash
-            return None
-        raise invalid("tool_choice: needs tools.", param="tool_choice")
-    parallel = request.parallel_tool_calls is not False
-    if not isinstance(chosen, _Chosen):
-        return Tools(listed, Choosing(chosen or "auto"), parallel=parallel)
-    match chosen.type:
-        case "function":
-            return Tools(listed, Choosing.REQUIRED, _known(chosen.name, names), parallel)
-        case "allowed_tools":
-            allowed = {_allowed(one, names) for one in chosen.tools or ()}
-            if not allowed:
-                raise invalid("tool_choice.tools: name at least one.", param="tool_choice")
-            kept = tuple(tool for tool in listed if tool.name in allowed)
-            return Tools(kept, Choosing(chosen.mode or "auto"), parallel=parallel)
-        case other:
-            raise unsupported(
-                f"tool_choice.type: '{fit(other)}' is not supported here: only functions are called.",
-                param="tool_choice",
-            )
-
-
-def _allowed(one: _Named, names: Sequence[str]) -> str:
-    if one.type != "function":
-        raise unsupported(
-            "tool_choice.tools: only tools of type function are supported here.",
-            param="tool_choice",
-        )
-    return _known(one.name, names)
-
-
-def _known(name: str | None, names: Sequence[str]) -> str:
-    if name is None or name not in names:
-        raise invalid("tool_choice: names no function of tools.", param="tool_choice")
-    return name
-
-
-def _tool(tool: _Tool, at: str) -> Tool:
-    if tool.type != "function":
-        raise unsupported(
-            f"{at}.type: '{fit(tool.type)}' is not supported here: nothing is searched, fetched or run "
-            "for a request. Send tools of type function, which your own code runs.",
-            param=f"{at}.type",
-        )
-    if tool.name is None or _NAME.fullmatch(tool.name) is None:
-        raise invalid(f"{at}.name: expected 1 to 64 of a-z, A-Z, 0-9, _ and -.", param=f"{at}.name")
-    whole(tool.description or "", f"{at}.description")
-    try:
-        size = len(msgspec.json.encode(tool.parameters))
-    except UnicodeEncodeError:
-        raise invalid(
-            f"{at}.parameters: contains half of a surrogate pair, which is no text.",
-            param=f"{at}.parameters",
-        ) from None
-    if size > SCHEMA_BYTES_MAX:
-        raise invalid(
-            f"{at}.parameters: expected at most {SCHEMA_BYTES_MAX} bytes.", param=f"{at}.parameters"
-        )
-    return Tool(tool.name, tool.description, tool.parameters, tool.strict is True)
-
-
 def _repeated(request: ResponsesRequest, template: TemplateReference | None) -> dict[str, Any]:
     """What every answer of OpenAI's repeats of its request, with its defaults where nothing was said."""
     text, reasoning = request.text or _Text(), request.reasoning or _Reasoning()
@@ -372,27 +289,10 @@ def _repeated(request: ResponsesRequest, template: TemplateReference | None) -> 
         "store": _stores(request),
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": form, "verbosity": text.verbosity or "medium"},
-        "tool_choice": _shown_choice(request.tool_choice),
-        "tools": [_shown(tool) for tool in request.tools or ()],
+        "tool_choice": shown_choice(request.tool_choice),
+        "tools": [shown_tool(tool) for tool in request.tools or ()],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": "disabled",
         "user": request.user,
     }
-
-
-def _shown(tool: _Tool) -> dict[str, Any]:
-    return {
-        "type": tool.type,
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters,
-        "strict": tool.strict is True,
-    }
-
-
-def _shown_choice(chosen: str | _Chosen | None) -> str | dict[str, Any]:
-    if not isinstance(chosen, _Chosen):
-        return chosen or "auto"
-    shown: dict[str, Any] = msgspec.to_builtins(chosen)
-    return {name: value for name, value in shown.items() if value is not None}

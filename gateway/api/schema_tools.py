@@ -40,24 +40,24 @@ class ToolField(msgspec.Struct, frozen=True):
     function: ToolFunction | None = None
 
 
-class _Named(msgspec.Struct, frozen=True):
+class NamedField(msgspec.Struct, frozen=True):
     name: str
 
 
-class _Allowed(msgspec.Struct, frozen=True):
+class AllowedField(msgspec.Struct, frozen=True):
     type: str
-    function: _Named | None = None
+    function: NamedField | None = None
 
 
-class _AllowedTools(msgspec.Struct, frozen=True):
+class AllowedToolsField(msgspec.Struct, frozen=True):
     mode: str
-    tools: Annotated[list[_Allowed], Meta(min_length=1, max_length=TOOLS_MAX)]
+    tools: Annotated[list[AllowedField], Meta(min_length=1, max_length=TOOLS_MAX)]
 
 
 class ChoiceField(msgspec.Struct, frozen=True):
     type: str
-    function: _Named | None = None
-    allowed_tools: _AllowedTools | None = None
+    function: NamedField | None = None
+    allowed_tools: AllowedToolsField | None = None
 
 
 class CallFunction(msgspec.Struct, frozen=True):
@@ -104,10 +104,10 @@ def chosen(tools: tuple[Tool, ...], choice: str | ChoiceField | None, *, paralle
             return Tools(tools, parallel=parallel)
         case str():
             return Tools(tools, _mode(choice, at, ("none", "auto", "required")), parallel=parallel)
-        case ChoiceField(type="function", function=_Named(name=name)):
+        case ChoiceField(type="function", function=NamedField(name=name)):
             _known(name, tools, f"{at}.function.name")
             return Tools(tools, Choosing.REQUIRED, named=name, parallel=parallel)
-        case ChoiceField(type="allowed_tools", allowed_tools=_AllowedTools() as allowed):
+        case ChoiceField(type="allowed_tools", allowed_tools=AllowedToolsField() as allowed):
             names = [
                 _allowed(one, f"{at}.allowed_tools.tools[{i}]")
                 for i, one in enumerate(allowed.tools)
@@ -132,7 +132,7 @@ def _mode(mode: str, at: str, modes: tuple[str, ...]) -> Choosing:
     return Choosing(mode)
 
 
-def _allowed(one: _Allowed, at: str) -> str:
+def _allowed(one: AllowedField, at: str) -> str:
     if one.type != "function" or one.function is None:
         raise _wrong(at, 'expected {"type": "function", "function": {"name": …}}')
     return one.function.name
