@@ -10,6 +10,7 @@ Refuses to know: tokens, processes, budgets.  Source: llguidance 1.9.1, docs/jso
 from __future__ import annotations
 
 import json
+import re
 from typing import Final
 
 from llguidance import LLMatcher, LLParserLimits, regex_to_lark
@@ -31,6 +32,9 @@ _OPTIONS: Final = {
     "coerce_one_of": True,
     "lenient": False,
 }
+
+
+_IN_LARK: Final = re.compile(r"at ([0-9]+)\([0-9]+\): failed to compile JSON schema: ")
 
 
 class BadGrammar(Exception):
@@ -74,6 +78,12 @@ def _loaded(text: str, kind: type, wanted: str) -> dict[str, object]:
 
 def reason(complaint: str) -> str:
     """One short line out of a compiler's message: of a regular expression's, the one with its name."""
+    if placed := _IN_LARK.match(complaint):
+        return _bounded(f"in line {placed[1]}: {_says(complaint[placed.end() :])}")
+    return _bounded(_says(complaint))
+
+
+def _says(complaint: str) -> str:
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
     named = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if named:
@@ -86,5 +96,9 @@ def reason(complaint: str) -> str:
         says = "it is too complex"
     else:
         says = lines[0] if lines else "it cannot be compiled"
+    return says
+
+
+def _bounded(says: str) -> str:
     shown = "".join(letter if letter.isprintable() else " " for letter in says)
     return shown[: REASON_CHARS_MAX - 1] + "…" if len(shown) > REASON_CHARS_MAX else shown

@@ -13,11 +13,11 @@ from gateway.api.generate import Asked, Family, Resolve
 from gateway.api.refused import unsupported
 from gateway.api.schema_chat import ChatJob, parse_chat
 from gateway.api.sse import ChatStream, fault
+from gateway.api.structure import calling
 from gateway.house import Reading
 from gateway.provenance import GAP, Part, PartKind
 from gateway.text.prompts import chat_prompt_async
 from gateway.text.templates import ChatMessage, Piece
-from gateway.tools.asked import Choosing
 from gateway.tools.taught import taught
 
 
@@ -41,8 +41,9 @@ async def templated(job: ChatJob, reading: Reading, wall_ms: int, resolve: Resol
             param="tools",
             code="tools_unsupported",
         )
-    if job.tools is not None and job.tools.choosing is Choosing.REQUIRED:
-        raise unsupported("tool_choice: a call cannot be forced here yet.", param="tool_choice")
+    controls = job.controls
+    if job.tools is not None and style is not None:
+        controls = replace(controls, structure=calling(controls.structure, job.tools, style))
     if style is not None and not style.shows:
         messages, tools = taught(messages, tools, style.format), ()
     prompt = await chat_prompt_async(
@@ -54,7 +55,7 @@ async def templated(job: ChatJob, reading: Reading, wall_ms: int, resolve: Resol
         tools=tools,
     )
     return Asked(
-        job.controls,
+        controls,
         (prompt,),
         templated=True,
         resolved=resolved,

@@ -157,7 +157,11 @@ def _tool(field: ToolField, at: str) -> Tool:
     if function.parameters is not None:
         check_parameters(function.parameters, f"{at}.function.parameters")
     return Tool(
-        function.name, function.description, function.parameters, strict=bool(function.strict)
+        function.name,
+        function.description,
+        function.parameters,
+        strict=bool(function.strict),
+        schema_param=f"{at}.function.parameters",
     )
 
 

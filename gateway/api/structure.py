@@ -8,7 +8,8 @@ Refuses to know: the compiler, tokens.  Source: API.md §1, §2 (45).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -17,10 +18,14 @@ from msgspec import Meta
 from executor.contract import GRAMMAR_BYTES_MAX, Grammar, GrammarKind
 from gateway import strict_json
 from gateway.errors import ApiError, invalid
+from gateway.tools.asked import Choosing, Tools
+from gateway.tools.forced import forced
+from gateway.tools.formats import Style
 
 CHOICES_MAX = 1024
 SCHEMA_DEPTH = 48
 """Objects and arrays within each other.  What is generic in a schema is said once, in $defs."""
+_LINE = re.compile(r"\bin line ([0-9]{1,6}):")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
@@ -48,10 +53,12 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """`param` is the field that asked for it, to be named where it is refused."""
+    """`param` is the field that asked for it, to be named where it is refused; `params` the one that a line of
+    the grammar came from."""
 
     grammar: Grammar
     param: str
+    params: Mapping[int, str] = field(default_factory=dict)
 
 
 def structure(form: ResponseFormat | None, outputs: StructuredOutputs | None) -> Structure | None:
@@ -151,8 +158,31 @@ def _wrong(param: str, what: str, *, says: str = "") -> ApiError:
     return invalid(f"{says or param}: {what}.", param=param)
 
 
+def calling(asked: Structure | None, tools: Tools, style: Style) -> Structure | None:
+    """The shape of an answer that must call tools, or may where another shape was asked for.  Raises ApiError 400."""
+    if not tools.callable:
+        return asked
+    content: dict[str, Any] | None = None
+    if asked is not None:
+        if tools.choosing is Choosing.REQUIRED:
+            raise _wrong(asked.param, "an answer that has to call a tool has no other shape")
+        match asked.grammar.kind:
+            case GrammarKind.JSON_OBJECT:
+                content = {"type": "object"}
+            case GrammarKind.JSON_SCHEMA:
+                content = msgspec.json.decode(asked.grammar.text)
+            case _:
+                raise _wrong(asked.param, "with tools, the other shape can only be a JSON Schema")
+    elif tools.choosing is not Choosing.REQUIRED:
+        return None
+    made = forced(tools, style, content)
+    whole = _bounded(GrammarKind.LARK, made.text, "tools")
+    return replace(whole, params=made.params)
+
+
 def named(why: ApiError, asked: Structure | None) -> ApiError:
     """The executor's refusal of a shape, with the field that asked for it."""
     if asked is not None and why.code in {"invalid_grammar", "grammar_too_costly"}:
-        why.param = asked.param
+        line = _LINE.search(why.message)
+        why.param = asked.param if line is None else asked.params.get(int(line[1]), asked.param)
     return why

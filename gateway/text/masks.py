@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self, SupportsIndex
 
 from policies.scope.labels import Label
 
@@ -45,6 +45,21 @@ def bare(text: str, source: str, label: Label | None = None) -> str:
     return text
 
 
+class _Json(str):
+    """A word for JSON, of which a template may cut off an end: Mistral's take the last bracket, to write more in it."""
+
+    __slots__ = ("_cut",)
+    _cut: Callable[[slice], str]
+
+    def __new__(cls, word: str, text: str, conceal: Callable[[str], str]) -> Self:
+        made = super().__new__(cls, word)
+        made._cut = lambda part: conceal(text[part])
+        return made
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        return self._cut(key) if isinstance(key, slice) else super().__getitem__(key)
+
+
 class Masks:
     """Of one rendering."""
 
@@ -69,7 +84,8 @@ class Masks:
         )
 
     def conceal(self, text: str) -> str:
-        return self.mask(text, "tools")
+        """A word for JSON that was made of them."""
+        return _Json(self.mask(text, "tools"), text, self.conceal)
 
     def _joinable(self, value: Any) -> int:
         """How many words are in it; a large negative number where one is of registered text."""

@@ -8,7 +8,7 @@ Refuses to know: JSON bytes, HTTP, chat templates.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -23,12 +23,14 @@ class Choosing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """`parameters` is a JSON Schema of an object.  `strict`: arguments keep it whatever was chosen."""
+    """`parameters` is a JSON Schema of an object.  `strict`: arguments should keep it whatever was chosen.
+    `schema_param`: the field of the request where it stands."""
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
     strict: bool = False
+    schema_param: str = field(default="tools", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

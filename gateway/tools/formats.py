@@ -7,8 +7,9 @@ Refuses to know: requests, answers.  Source: API.md §5 (tool formats); the chat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.text.tokenizer import Vocabulary
@@ -55,12 +56,27 @@ def format_of(template: str, vocabulary: Vocabulary, *, shows: bool) -> Format |
 @dataclass(frozen=True, slots=True)
 class Style:
     """One model's.  `shows`: its chat template shows tools by itself; else they are shown for it (`taught`).
-    `spelling` and `printed` (bytes by id) go together, for answers without control tokens."""
+    `spelling` and `printed` (bytes by id) go together, for answers without control tokens.  `ids`: of the markers
+    that are control tokens."""
 
     format: Format
     shows: bool
     spelling: Spelling
     printed: Sequence[bytes]
+    ids: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> Spelling:
+        return _PLAIN[self.format]
+
+    @property
+    def between(self) -> bool:
+        """A control token stands between a name and its arguments."""
+        return "[ARGS]" in self.ids
+
+    def marker(self, text: str) -> str:
+        """In a grammar."""
+        return f"<[{self.ids[text]}]>" if text in self.ids else json.dumps(text)
 
     @classmethod
     def of(cls, template: str, vocabulary: Vocabulary, *, shows: bool) -> Style | None:
@@ -71,11 +87,11 @@ class Style:
         plain = _PLAIN[found]
         marks = {plain.opens: _OPENS, plain.closes: _CLOSES}
         marks |= dict.fromkeys(_BETWEEN_TEXTS if plain.named else (), _BETWEEN)
-        ids = {text: vocabulary.special_id(text) for text in marks}
-        hidden = {text: i for text, i in ids.items() if i in vocabulary.skipped_ids}
+        found_ids = {text: vocabulary.special_id(text) for text in marks}
+        ids = {text: token for text, token in found_ids.items() if token is not None}
+        hidden = {text: token for text, token in ids.items() if token in vocabulary.skipped_ids}
         printed = list(vocabulary.printed_bytes(skip_special_tokens=True))
         for text, token in hidden.items():
-            assert token is not None
             printed[token] = marks[text].encode()
         spelling = Spelling(
             _OPENS if plain.opens in hidden else plain.opens,
@@ -85,13 +101,13 @@ class Style:
             plain.named,
             frozenset(marks[text] for text in hidden),
         )
-        return cls(found, shows, spelling, printed)
+        return cls(found, shows, spelling, printed, ids)
 
     def reader(
         self, tools: Tools, mint: Callable[[int], str], *, skip_special_tokens: bool
     ) -> Reader:
         return Reader(
-            self.spelling if skip_special_tokens else _PLAIN[self.format],
+            self.spelling if skip_special_tokens else self.plain,
             [tool.name for tool in tools.callable],
             mint,
             parallel=not tools.single,

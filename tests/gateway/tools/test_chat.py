@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from executor.contract import Submit
+from executor.contract import GrammarKind, Submit
 from executor.echo import EchoExecutor
 from tests.gateway.inhouse import CHAT, Inhouse, chat_body, inhouse
 
@@ -103,7 +103,8 @@ def assert_same(whole: dict[str, Any], events: list[Any], index: int = 0) -> Non
     assert (message["content"] or "") == streamed["content"]
     assert anonymous(message.get("tool_calls", ())) == anonymous(streamed["calls"].values())
     assert choice["finish_reason"] == streamed["finish"]
-    assert whole["usage"] == events[-2]["usage"]
+    for tokens in ("prompt_tokens", "completion_tokens", "total_tokens"):  # the second finds more
+        assert whole["usage"][tokens] == events[-2]["usage"][tokens]
     if choice["logprobs"] is not None:
         assert choice["logprobs"]["content"] == streamed["tokens"]
 
@@ -380,3 +381,34 @@ def test_what_asks_for_nothing_is_accepted(tmp_path: Path) -> None:
             assert (await home.caller().chat("hi", **fields)).status == 200, fields
 
     answering(tmp_path, "fine", story)
+
+
+def test_a_call_that_is_asked_for_is_forced_and_another_shape_beside_it_refused(
+    tmp_path: Path,
+) -> None:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+
+    async def story(home: Inhouse) -> None:
+        for choice in ("required", named):
+            whole, events = await both(home, tools=TOOLS, tool_choice=choice)
+            assert whole["choices"][0]["finish_reason"] == "tool_calls"
+            assert len(whole["choices"][0]["message"]["tool_calls"]) == (
+                2 if choice == "required" else 1
+            )
+            assert_same(whole, events)
+            answer = await home.caller().chat(
+                "hi", tools=TOOLS, tool_choice=choice, response_format=form
+            )
+            assert (answer.status, answer.error["param"]) == (400, "response_format")
+        for fields in ({"response_format": form}, {"tool_choice": "none", "response_format": form}):
+            assert (await home.caller().chat("hi", tools=TOOLS, **fields)).status == 200
+        outputs = {"regex": "a+"}
+        answer = await home.caller().chat("hi", tools=TOOLS, structured_outputs=outputs)
+        assert (answer.status, answer.error["param"]) == (400, "structured_outputs.regex")
+
+    asked = answering(tmp_path, TWO, story)
+    kinds = [None if each.grammar is None else each.grammar.kind for each in asked]
+    assert kinds == [GrammarKind.LARK] * 5 + [GrammarKind.JSON_SCHEMA]
+    texts = [each.grammar.text for each in asked if each.grammar is not None]
+    assert ["get_time" in text for text in texts] == [True, True, False, False, True, False]
