@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gateway.caching import CacheTerms
 from gateway.development import Development
 from gateway.settings import Settings, facts
 from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Issuer, Model, Sharing
-from security.authenticate import KEY_ISSUER
+from security.authenticate import KEY_ISSUER, Authenticator
 from security.jwks_source import JwksSource, open_source
-from security.keyring import Keyring
+from security.keyring import Keyring, Purpose
+from security.proving import Proving, Spent
 from security.tokens import ClaimNames, IssuerRule
 from tenants.config import DirectoryConfig, PlanConfig, ProjectConfig, TenantConfig
+from tenants.directory import Directory
 from tenants.retention import Periods, Retention
 from tenants.store import Store
 
@@ -57,6 +59,8 @@ def _rule(issuer: Issuer, failed: Callable[[str], None]) -> tuple[IssuerRule, Jw
         algorithms=tuple(each.value for each in issuer.algorithms),
         typ=tuple(each.value for each in issuer.typ),
         leeway_s=issuer.leeway_s,
+        binding=issuer.dpop,
+        nonce=issuer.dpop_nonce,
         claims=ClaimNames(
             tenant=claims.tenant,
             user=claims.user,
@@ -68,6 +72,30 @@ def _rule(issuer: Issuer, failed: Callable[[str], None]) -> tuple[IssuerRule, Jw
         ),
     )
     return rule, _source(str(issuer.jwks), issuer.max_stale_s, failed)
+
+
+def authenticator(
+    settings: Settings,
+    rules: Sequence[tuple[IssuerRule, JwksSource]],
+    keyring: Keyring,
+    directory: Directory,
+    proofs: Spent,
+    clock_s: Callable[[], float],
+) -> Authenticator:
+    """Who asks.  Where used proofs are remembered by this process alone, none from before its start passes."""
+    return Authenticator(
+        rules,
+        keys=directory,
+        revocations=directory,
+        pepper=keyring.derive(Purpose.API_KEYS),
+        clock_s=clock_s,
+        proving=Proving(
+            spent=proofs,
+            digest=keyring.proofs(),
+            urls=settings.listen.urls,
+            since_s=None if settings.state.redis_url else int(clock_s()),
+        ),
+    )
 
 
 def _source(where: str, max_stale_s: int, failed: Callable[[str], None]) -> JwksSource:

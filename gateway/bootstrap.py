@@ -22,6 +22,7 @@ from typing import Any
 from gateway import listen, logs
 from gateway.app import admin_app, public_app
 from gateway.assembly import (
+    authenticator,
     cache_terms,
     directory_config,
     issuer_rules,
@@ -66,7 +67,6 @@ from gateway.withdrawal import withdrawn
 from policies.price import PriceList
 from security import api_keys
 from security.audit import AuditEvent
-from security.authenticate import Authenticator
 from security.keyring import Purpose, open_keyring
 from security.keyring_tenants import TenantSecrets
 from security.pseudonyms import Pseudonyms
@@ -213,7 +213,7 @@ async def opened(
         # A book under another root key is refused before anything in it is charged or corrected.
         secrets_of = TenantSecrets(keyring, SecretTable(store), rng=os.urandom)
         await secrets_of.load()
-        tempo, epochs, till = await stack.enter_async_context(
+        tempo, epochs, till, proofs = await stack.enter_async_context(
             open_tempo(
                 settings,
                 clock_ms=lambda: clock.monotonic_ns() // 1_000_000,
@@ -278,12 +278,8 @@ async def opened(
         house = House(
             clock=clock,
             timings=times,
-            authenticator=Authenticator(
-                rules,
-                keys=directory,
-                revocations=directory,
-                pepper=keyring.derive(Purpose.API_KEYS),
-                clock_s=lambda: clock.wall_ms() / 1000,
+            authenticator=authenticator(
+                settings, rules, keyring, directory, proofs, lambda: clock.wall_ms() / 1000
             ),
             directory=directory,
             prices=Prices(prices),

@@ -20,6 +20,7 @@ from tenants.scopes import TAG, tag_of
 
 PARAM_CHARS_MAX = 128
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_BEARER: Mapping[str, str] = MappingProxyType({"www-authenticate": 'Bearer error="invalid_token"'})
 
 
 class ApiError(Exception):
@@ -86,17 +87,16 @@ def invalid(message: str, *, param: str | None = None, code: str | None = None) 
     return ApiError(400, "invalid_request_error", code or "invalid_request", message, param=param)
 
 
-def unauthenticated(reason: str = "invalid_token") -> ApiError:
+def unauthenticated(
+    reason: str = "invalid_token", challenge: Mapping[str, str] = _BEARER
+) -> ApiError:
     """401, one body for all reasons; `reason` is for the audit log only."""
     return ApiError(
         401,
         "authentication_error",
         "invalid_api_key",
         "The credential was not accepted. Send a current token or key as 'Authorization: Bearer …'.",
-        headers={
-            "www-authenticate": 'Bearer error="invalid_token"',
-            "x-should-retry": "false",
-        },
+        headers={**challenge, "x-should-retry": "false"},
         reason=reason,
     )
 

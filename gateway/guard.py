@@ -34,6 +34,7 @@ SINGLETONS = (
     b"content-encoding",
     b"content-length",
     b"content-type",
+    b"dpop",
     b"expect",
     b"host",
     b"idempotency-key",

@@ -15,20 +15,31 @@ from policies import access
 from policies.facts import Principal
 from policies.shedding import Rank, rank_of
 from policies.verdict import Deny
+from security import dpop
 from security.audit import AuditEvent, AuditUnavailable
-from security.failures import AuthDenied, AuthMalformed, AuthUnavailable, Suspended
+from security.authenticate import offers_proof
+from security.dpop import Asked
+from security.failures import (
+    OF_THE_PROOF,
+    AuthDenied,
+    AuthMalformed,
+    AuthUnavailable,
+    Suspended,
+)
+
+ALGORITHMS = " ".join(dpop.ALGORITHMS)
 
 
 async def identify(house: House, scope: Scope) -> Principal:
     """The principal behind a request's credential.  Raises ApiError 400, 401, 403 or 503."""
     try:
         who = await house.authenticator.authenticate(
-            scope["headers"], scope.get("query_string", b"")
+            scope["headers"], scope.get("query_string", b""), asked(scope)
         )
         house.door.met(scope["headers"], who.tenant, lambda: _rank(house, who))
         return who
     except (AuthDenied, AuthMalformed, AuthUnavailable, Suspended) as why:
-        reason, error = _explain(why)
+        reason, error = _explain(why, scope)
         tenant = getattr(why, "tenant", None)  # set where the credential was genuine
         credential_id = getattr(why, "credential_id", None)
     house.door.refused(scope["headers"])
@@ -59,16 +70,23 @@ def _rank(house: House, who: Principal) -> Rank:
     return Rank.WEIGHTED if named is None else rank_of(named.kind)
 
 
-def _explain(why: Exception) -> tuple[str, ApiError]:
+def asked(scope: Scope) -> Asked:
+    """The request that a proof must be for.  Nothing that was forwarded counts: `X-Forwarded-*` is whoever's."""
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    return Asked(scope["method"], scope["raw_path"].decode("latin-1"), host.decode("latin-1"))
+
+
+def _explain(why: Exception, scope: Scope) -> tuple[str, ApiError]:
     reason = str(getattr(why, "reason", "denied"))
     if isinstance(why, AuthMalformed):
         return reason, invalid(
-            "Send exactly one credential, in the Authorization header: 'Authorization: Bearer …'.",
+            "Send exactly one credential, in the Authorization header: 'Authorization: Bearer …' (or "
+            "'Authorization: DPoP …' with one DPoP header).",
             code="malformed_credential",
         )
     if isinstance(why, AuthUnavailable):
         return reason, unavailable(
-            "The identity provider's keys cannot be checked right now. Try again.",
+            "Credentials cannot be checked right now. Try again.",
             code="auth_unavailable",
             retry_after_s=5,
         )
@@ -80,7 +98,20 @@ def _explain(why: Exception) -> tuple[str, ApiError]:
             "This tenant is suspended. Ask your operator.",
             headers={"x-should-retry": "false"},
         )
-    return reason, unauthenticated(reason)
+    assert isinstance(why, AuthDenied)
+    if not offers_proof(scope["headers"]):
+        return reason, unauthenticated(reason)
+    return reason, unauthenticated(reason, _challenge(why))
+
+
+def _challenge(why: AuthDenied) -> dict[str, str]:
+    """To who speaks of a proof (RFC 9449 §7.1).  That a proof is bad by itself may be told; all that is
+    found out with the token is `invalid_token`, or a thief would learn that theirs still stands.  Who has
+    proved everything else needs a nonce, and is given it (§9)."""
+    said = "invalid_dpop_proof" if why.reason in OF_THE_PROOF else "invalid_token"
+    nonce = {} if why.nonce is None else {"dpop-nonce": why.nonce}
+    said = "use_dpop_nonce" if nonce else said
+    return {"www-authenticate": f'DPoP error="{said}", algs="{ALGORITHMS}"', **nonce}
 
 
 def route_name(scope: Scope) -> str:

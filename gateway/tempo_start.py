@@ -16,8 +16,10 @@ from prometheus_client.registry import Collector
 from gateway.metrics_till import TillGauges
 from gateway.settings import Settings
 from policies.outage import Trouble
+from security.proving import REMEMBERED_S
 from tenants.epochs import LOOK_S, Epochs
 from tenants.tempo import MemoryTempo, Tempo
+from tenants.tempo.proofs import MemoryProofs, Proofs
 
 if TYPE_CHECKING:
     from tenants.directory import Directory
@@ -34,6 +36,7 @@ class Common(NamedTuple):
     tempo: Tempo
     epochs: Epochs
     till: Front | None
+    proofs: Proofs
 
 
 @asynccontextmanager
@@ -48,10 +51,12 @@ async def open_tempo(
     there refuses no start: limits are this process's part until it is."""
     state = settings.state
     if not state.redis_url:
-        yield Common(MemoryTempo(clock_ms), Epochs(clock_ms), None)
+        proofs = MemoryProofs(clock_ms, REMEMBERED_S * 1000)
+        yield Common(MemoryTempo(clock_ms), Epochs(clock_ms), None, proofs)
         return
     from tenants.tempo.bell import RedisBell
     from tenants.tempo.link import Link  # a tenth of a second, for those alone who have a Redis
+    from tenants.tempo.proofs_redis import RedisProofs
     from tenants.tempo.redis import RedisTempo
     from tenants.tempo.shared import SharedTempo
     from tenants.till.front import Front
@@ -89,7 +94,10 @@ async def open_tempo(
         tending = asyncio.create_task(tend(tempo, log))
         try:
             yield Common(
-                tempo, Epochs(clock_ms, RedisBell(link, lambda: secrets.token_hex(16))), till
+                tempo,
+                Epochs(clock_ms, RedisBell(link, drawn)),
+                till,
+                RedisProofs(link, drawn, REMEMBERED_S * 1000),
             )
         finally:
             tending.cancel()
@@ -100,6 +108,10 @@ async def open_tempo(
             await tempo.tend()  # what ended last is paid, where that can be done at once
     finally:
         await link.aclose()
+
+
+def drawn() -> str:
+    return secrets.token_hex(16)
 
 
 def others_write(settings: Settings) -> bool:

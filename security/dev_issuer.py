@@ -15,28 +15,33 @@ from pathlib import Path
 from types import MappingProxyType
 
 import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
     SECP256R1,
     EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
     generate_private_key,
 )
-from cryptography.hazmat.primitives.hashes import SHA256, Hash
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
     load_pem_private_key,
+    load_pem_public_key,
 )
 
 from policies.facts import Role
+from security.jwks import public_jwk, thumbprint
 from security.keyring import KeyringError, create_secret_file, read_secret_file
-from security.strict import to_base64url
 from security.tokens import ClaimNames, IssuerRule
 
 ISSUER = "https://dev.lockgate.invalid/"
 AUDIENCE = "lockgate"
 KEY_FILE = "dev-issuer.pem"
 JWKS_FILE = "dev-jwks.json"
+PEM_BYTES_MAX = 16_384
+_MAKE_ONE = "'openssl genpkey -algorithm ed25519 -out FILE' makes one."
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 RULE = IssuerRule(
     issuer=ISSUER,
@@ -78,7 +83,9 @@ class DevIssuer:
         groups: Sequence[str] = (),
         service_class: str | None = None,
         tags: Mapping[str, str] = NO_TAGS,
+        bound_to: str | None = None,
     ) -> str:
+        """`bound_to`: the thumbprint of the key that its holder must prove (RFC 9449)."""
         claims: dict[str, object] = {
             "iss": ISSUER,
             "aud": AUDIENCE,
@@ -94,6 +101,7 @@ class DevIssuer:
             "roles": [role.value for role in roles],
             "groups": list(groups),
             "tags": dict(tags),
+            "cnf": None if bound_to is None else {"jkt": bound_to},
         }
         claims |= {name: value for name, value in optional.items() if value}
         headers = {"typ": "at+jwt", "kid": self.kid}
@@ -113,14 +121,8 @@ def open_dev_issuer(state_dir: Path, *, rng: Callable[[int], bytes] = os.urandom
         raise KeyringError(f"{path} is not a private key. Delete it to have a new one.") from error
     if not isinstance(key, EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
         raise KeyringError(f"{path} is not a P-256 key. Delete it to have a new one.")
-    numbers = key.public_key().public_numbers()
-    jwk = {
-        "crv": "P-256",
-        "kty": "EC",
-        "x": to_base64url(numbers.x.to_bytes(32)),
-        "y": to_base64url(numbers.y.to_bytes(32)),
-    }
-    kid = _thumbprint(jwk)
+    jwk = public_jwk(key.public_key())
+    kid = thumbprint(jwk)
     public = {"keys": [{**jwk, "kid": kid, "alg": "ES256", "use": "sig"}]}
     jwks_path = state_dir / JWKS_FILE
     draft = jwks_path.with_name(f".{JWKS_FILE}.{rng(8).hex()}")
@@ -129,8 +131,22 @@ def open_dev_issuer(state_dir: Path, *, rng: Callable[[int], bytes] = os.urandom
     return DevIssuer(jwks_path, kid, key)
 
 
-def _thumbprint(jwk: dict[str, str]) -> str:
-    """RFC 7638."""
-    digest = Hash(SHA256())
-    digest.update(json.dumps(jwk, separators=(",", ":"), sort_keys=True).encode())
-    return to_base64url(digest.finalize())
+def holders_thumbprint(path: Path) -> str:
+    """Of the key that a token is to be bound to (RFC 9449): a PEM file, P-256 or Ed25519, its private or its
+    public half.  Raises KeyringError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(PEM_BYTES_MAX)
+        private = b"PRIVATE KEY" in data
+        key: object = load_pem_private_key(data, None) if private else load_pem_public_key(data)
+    except OSError as error:
+        raise KeyringError(f"{path} cannot be read: {error.strerror}.") from error
+    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
+        raise KeyringError(f"{path} is no PEM key without a password. {_MAKE_ONE}") from error
+    if isinstance(key, EllipticCurvePrivateKey | Ed25519PrivateKey):
+        key = key.public_key()
+    if isinstance(key, EllipticCurvePublicKey) and key.curve.name == "secp256r1":
+        return thumbprint(public_jwk(key))
+    if isinstance(key, Ed25519PublicKey):
+        return thumbprint(public_jwk(key))
+    raise KeyringError(f"{path} is neither a P-256 nor an Ed25519 key. {_MAKE_ONE}")

@@ -39,9 +39,27 @@ class Denied(StrEnum):
     SUBJECT = "subject"
     ID_TOKEN = "id_token"  # noqa: S105 — likewise
     BOUND_TOKEN = "bound_token"  # noqa: S105 — likewise
+    UNBOUND_TOKEN = "unbound_token"  # noqa: S105 — likewise
     CLAIM = "claim"
     NO_TENANT = "no_tenant"
     OPERATOR_WITH_TENANT = "operator_with_tenant"
+    # the proof of possession, read by itself (`OF_THE_PROOF`)
+    PROOF_MISSING = "proof_missing"
+    PROOF_SHAPE = "proof_shape"
+    PROOF_HEADER = "proof_header"
+    PROOF_ALGORITHM = "proof_algorithm"
+    PROOF_KEY = "proof_key"
+    PROOF_CLAIM = "proof_claim"
+    PROOF_METHOD = "proof_method"
+    PROOF_URL = "proof_url"
+    PROOF_TIME = "proof_time"
+    PROOF_TOKEN = "proof_token"  # noqa: S105 — likewise
+    PROOF_SIGNATURE = "proof_signature"
+    # the proof beside its credential
+    PROOF_STRAY = "proof_stray"
+    PROOF_BINDING = "proof_binding"
+    PROOF_NONCE = "proof_nonce"
+    PROOF_REPLAYED = "proof_replayed"
     # keys
     KEY_MALFORMED = "key_malformed"
     KEY_UNKNOWN = "key_unknown"
@@ -51,10 +69,21 @@ class Denied(StrEnum):
     REVOKED = "revoked"
 
 
+OF_THE_PROOF = frozenset(
+    {
+        *(Denied.PROOF_MISSING, Denied.PROOF_SHAPE, Denied.PROOF_HEADER, Denied.PROOF_ALGORITHM),
+        *(Denied.PROOF_KEY, Denied.PROOF_CLAIM, Denied.PROOF_METHOD, Denied.PROOF_URL),
+        *(Denied.PROOF_TIME, Denied.PROOF_TOKEN, Denied.PROOF_SIGNATURE),
+    }
+)
+"""What was found before the token was looked at: that may be told, since it says nothing of the token."""
+
+
 class Malformed(StrEnum):
     """Why a request's credentials cannot be read without guessing."""
 
     TWO_CREDENTIALS = "two_credentials"
+    TWO_PROOFS = "two_proofs"
     CREDENTIAL_IN_QUERY = "credential_in_query"
 
 
@@ -64,6 +93,7 @@ class Unavailable(StrEnum):
     KEY_SET = "key_set"
     KEY_LOOKUP = "key_lookup"
     REVOCATIONS = "revocations"
+    PROOFS = "proofs"
 
 
 class AuthFailure(Exception):
@@ -72,15 +102,22 @@ class AuthFailure(Exception):
 
 class AuthDenied(AuthFailure):
     """`tenant` and `credential_id` are set only where the credential was genuine (revoked, expired):
-    what an unproven token claims is never recorded."""
+    what an unproven token claims is never recorded.  `nonce`: of a caller who has proved everything
+    else, what the next proof must bear (RFC 9449 §9)."""
 
     def __init__(
-        self, reason: Denied, *, tenant: str | None = None, credential_id: str | None = None
+        self,
+        reason: Denied,
+        *,
+        tenant: str | None = None,
+        credential_id: str | None = None,
+        nonce: str | None = None,
     ) -> None:
         super().__init__(reason.value)
         self.reason = reason
         self.tenant = tenant
         self.credential_id = credential_id
+        self.nonce = nonce
 
 
 class AuthMalformed(AuthFailure):

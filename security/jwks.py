@@ -10,6 +10,8 @@ Source: RFC 7517, RFC 7518 §6, RFC 8037, NIST SP 800-56B §6.2, SECURITY.md §0
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
 
-from security.strict import NotStrict, base64url, json_object
+from security.strict import NotStrict, base64url, json_object, to_base64url
 
 SET_BYTES_MAX = 256 * 1024
 KEYS_MAX = 64
@@ -47,6 +49,10 @@ _CURVES: Mapping[str, tuple[Callable[[], EllipticCurve], int, str]] = MappingPro
 )
 _SECRET_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 _KID = re.compile(r"[\x21-\x7e]{1,256}")
+_THUMBPRINT: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x")}
+)
+_MEMBER_CHARS_MAX = 128
 # Generators and small primes of the ROCA fingerprint (Nemec et al., CCS 2017, §3): a vulnerable
 # modulus is, modulo each of these primes, a power of 65537.
 _ROCA_PRIMES = (
@@ -84,6 +90,37 @@ class KeySet:
         if kid is not None:
             fit = [key for key in fit if key.kid == kid]
         return fit[0] if len(fit) == 1 else None
+
+
+def load_key(entry: Mapping[str, object]) -> VerifyKey | None:
+    """One key by itself, as strictly as in a set; None where it is not for us.  Raises BadKeySet."""
+    return _verify_key(entry, None)
+
+
+def public_jwk(key: EllipticCurvePublicKey | Ed25519PublicKey) -> dict[str, str]:
+    """A P-256 or Ed25519 key as a set holds it."""
+    if isinstance(key, Ed25519PublicKey):
+        return {"crv": "Ed25519", "kty": "OKP", "x": to_base64url(key.public_bytes_raw())}
+    assert key.curve.name == SECP256R1.name
+    numbers = key.public_numbers()
+    x, y = (to_base64url(each.to_bytes(32)) for each in (numbers.x, numbers.y))
+    return {"crv": "P-256", "kty": "EC", "x": x, "y": y}
+
+
+def thumbprint(entry: Mapping[str, object]) -> str:
+    """RFC 7638, of an EC or OKP key; its numbers are in canonical base64url, so a key has one.  Raises
+    BadKeySet."""
+    kty = entry.get("kty")
+    names = _THUMBPRINT.get(kty) if isinstance(kty, str) else None
+    if names is None:
+        raise BadKeySet("a thumbprint is of an EC or OKP key")
+    members = {name: entry.get(name) for name in names}
+    if not all(
+        isinstance(value, str) and len(value) <= _MEMBER_CHARS_MAX for value in members.values()
+    ):
+        raise BadKeySet("a key's members must be short strings")
+    text = json.dumps(members, separators=(",", ":"), sort_keys=True)
+    return to_base64url(hashlib.sha256(text.encode()).digest())
 
 
 def load(data: bytes) -> KeySet:

@@ -50,6 +50,7 @@ class Purpose(StrEnum):
     TENANT_SECRETS = "tenant-secrets"
     CACHE_PUBLIC = "cache-public"
     REGISTERED_PUBLIC = "registered-public"
+    PROOFS = "proofs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,10 @@ class Keyring:
     def forgotten(self) -> Callable[[Sequence[bytes]], bytes]:
         """The parts of a name to 32 bytes, by which it is called where it is not to be read any more."""
         return self._digest(Purpose.FORGOTTEN, b"")
+
+    def proofs(self) -> Callable[[Sequence[bytes]], bytes]:
+        """What a proof of possession is remembered by, and what its nonces are made of, to 32 bytes."""
+        return self._digest(Purpose.PROOFS, b"")
 
     def idempotency(self, use: str) -> Callable[[Sequence[bytes]], bytes]:
         """The parts of one thing to 32 bytes, as `retry_keys`.  `use`: what of, so that a key is never equal to a body."""

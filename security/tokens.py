@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import jwt
 
@@ -60,9 +61,19 @@ class ClaimNames:
     tags: str | None = None
 
 
+class Binding(StrEnum):
+    """Whether an issuer's tokens are bound to a key (RFC 9449).  One that is bound must always be proven:
+    `off` takes none, `allowed` takes both kinds, `required` no other."""
+
+    OFF = "off"
+    ALLOWED = "allowed"
+    REQUIRED = "required"
+
+
 @dataclass(frozen=True, slots=True)
 class IssuerRule:
-    """What one issuer's tokens must look like.  `faults` says what is wrong with a rule."""
+    """What one issuer's tokens must look like.  `faults` says what is wrong with a rule.  `nonce`: proofs
+    bear what we said last."""
 
     issuer: str
     audience: str
@@ -70,6 +81,8 @@ class IssuerRule:
     claims: ClaimNames
     typ: tuple[str, ...] = ("at+jwt",)
     leeway_s: int = 30
+    binding: Binding = Binding.ALLOWED
+    nonce: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +162,9 @@ def preparse(raw: str) -> Unverified:
     return Unverified(raw, alg, typ, kid if isinstance(kid, str) else None, claims)
 
 
-def check(unverified: Unverified, rule: IssuerRule, now_s: int) -> Claims:
-    """Hold header and claims against the rule.  The result is not believed until `verify`."""
+def check(unverified: Unverified, rule: IssuerRule, now_s: int, shown: str | None = None) -> Claims:
+    """Hold header and claims against the rule.  The result is not believed until `verify`.  `shown`: the
+    thumbprint of the key that the caller has proved to hold; None: they come with the token alone."""
     assert not faults(rule)
     if unverified.alg not in rule.algorithms:
         raise AuthDenied(Denied.ALGORITHM)
@@ -161,8 +175,7 @@ def check(unverified: Unverified, rule: IssuerRule, now_s: int) -> Claims:
         raise AuthDenied(Denied.ISSUER)
     if _FOREIGN_CLAIMS & claims.keys():
         raise AuthDenied(Denied.ID_TOKEN)
-    if "cnf" in claims:  # bound to a key (RFC 7800) whose proof we cannot check: no bearer token
-        raise AuthDenied(Denied.BOUND_TOKEN)
+    _check_binding(claims, rule.binding, shown)
     if claims.get("aud") not in (rule.audience, [rule.audience]):
         raise AuthDenied(Denied.AUDIENCE)
     expires, begins, issued = (_time(claims, name) for name in ("exp", "nbf", "iat"))
@@ -188,10 +201,30 @@ def check(unverified: Unverified, rule: IssuerRule, now_s: int) -> Claims:
     )
 
 
-def verify(unverified: Unverified, rule: IssuerRule, key: VerifyKey, now_s: int) -> Claims:
+def _check_binding(claims: Mapping[str, object], binding: Binding, shown: str | None) -> None:
+    """What the token is bound to (RFC 7800) is exactly the key that was shown: none of both, or one."""
+    if "cnf" not in claims:
+        if shown is not None:
+            raise AuthDenied(Denied.PROOF_STRAY)
+        if binding is Binding.REQUIRED:
+            raise AuthDenied(Denied.UNBOUND_TOKEN)
+        return
+    if binding is Binding.OFF or shown is None:
+        raise AuthDenied(Denied.BOUND_TOKEN)
+    if claims["cnf"] != {"jkt": shown}:  # another key, or a way of proving that we do not know
+        raise AuthDenied(Denied.PROOF_BINDING)
+
+
+def verify(
+    unverified: Unverified,
+    rule: IssuerRule,
+    key: VerifyKey,
+    now_s: int,
+    shown: str | None = None,
+) -> Claims:
     """Everything `check` asks, and the signature under `key` with an algorithm that is the rule's
     and the key's; the token only says which of those it used."""
-    claims = check(unverified, rule, now_s)
+    claims = check(unverified, rule, now_s, shown)
     verify_signature(unverified, rule.algorithms, key)
     return claims
 

@@ -20,7 +20,7 @@ from gateway.cli.serve import Config
 from gateway.cli.show import Refusal, document, pairs, say
 from gateway.service_classes import terms_view
 from gateway.settings import Settings, SettingsError, facts, load
-from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Batching, Budget, Model
+from gateway.settings.shape import BATCH_SIZE, BATCH_WAIT_MS, Batching, Budget, Issuer, Model
 from policies.tags import spelt
 
 
@@ -96,7 +96,7 @@ def _show(
             "public": str(settings.listen.public),
             "admin": str(settings.listen.admin),
             "models": [_model(item) for item in settings.models],
-            "issuers": [str(item.issuer) for item in settings.issuers],
+            "issuers": [_issuer(item) for item in settings.issuers],
             "tenants": [f"{name} ({item.plan})" for name, item in settings.tenants.items()],
         }
     )
@@ -149,6 +149,11 @@ def from_file(
         },
         "budgets": budgets,
     }
+
+
+def _issuer(item: Issuer) -> str:
+    nonce = " and a nonce" if item.dpop_nonce else ""
+    return f"{item.issuer} (dpop {item.dpop.value}{nonce})"
 
 
 def _model(item: Model) -> str:

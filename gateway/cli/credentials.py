@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -51,11 +52,17 @@ def mint(
     project: Annotated[str | None, typer.Option(help="A project of the tenant.")] = None,
     ttl: Annotated[str, typer.Option(help="How long it holds, at most 30d.")] = "8h",
     tag: Tags = None,
+    dpop_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="A PEM key (P-256, Ed25519) that its holder must prove with each request."
+        ),
+    ] = None,
     state_dir: StateDir = VAR,
     as_json: Json = False,
 ) -> None:
     """Mint a token of the development issuer, which only a development server accepts."""
-    from security.dev_issuer import KEY_FILE, open_dev_issuer
+    from security.dev_issuer import KEY_FILE, holders_thumbprint, open_dev_issuer
     from security.keyring import KeyringError
 
     roles = tuple(role or ())
@@ -80,6 +87,7 @@ def mint(
             roles=roles,
             project=project,
             tags=tags,
+            bound_to=None if dpop_key is None else holders_thumbprint(dpop_key),
         )
     except KeyringError as error:
         raise Refusal(str(error)) from None

@@ -304,6 +304,7 @@ def _tenants(file: File) -> Iterator[Fault]:
 
 CROSS: tuple[tuple[tuple[str, ...], Callable[[File], Iterator[Fault]]], ...] = (
     (("issuers",), _some_issuer),
+    (("listen", "issuers"), rules_listen.proven),
     (("models", "issuers"), _unique),
     (("prices",), _one_price),
     (("models", "prices"), _priced),

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from gateway.settings.units import Address, IssuerName, KeySource, Memory, RedisUrl, Usd, Zone
 from policies.rate import PER_MINUTE_MAX
+from security.tokens import Binding
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 ModelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")]
@@ -87,6 +88,8 @@ class TokenType(StrEnum):
 
 
 class Listen(Part, frozen=True, kw_only=True):
+    """`urls`: how clients reach the two from outside; what a proof of possession (DPoP) must name."""
+
     public: Address = Address("127.0.0.1", 8080)
     admin: Address = Address("127.0.0.1", 8081)
     hosts: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=100)]
@@ -94,6 +97,7 @@ class Listen(Part, frozen=True, kw_only=True):
     drain_s: Annotated[int, Meta(ge=0, le=3600)] = 120
     docs: bool = False
     cors_origins: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
+    urls: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
 
 
 class State(Part, frozen=True, kw_only=True):
@@ -166,6 +170,8 @@ class Issuer(Part, frozen=True, kw_only=True):
     jwks: KeySource
     max_stale_s: Annotated[int, Meta(ge=60, le=86_400)] = 3600
     leeway_s: Annotated[int, Meta(ge=0, le=300)] = 30
+    dpop: Binding = Binding.ALLOWED
+    dpop_nonce: bool = False
     claims: Claims
 
 

@@ -57,7 +57,9 @@ from security.dev_issuer import open_dev_issuer
 from security.jwks_source import FileReader, JwksSource
 from security.keyring import Purpose, open_keyring
 from security.keyring_tenants import TenantSecrets
+from security.proving import Proving
 from security.pseudonyms import Pseudonyms
+from security.tokens import IssuerRule
 from tenants.book import Book
 from tenants.config import DirectoryConfig, PlanConfig, TenantConfig
 from tenants.device_book import DeviceBook
@@ -69,6 +71,7 @@ from tenants.retention import Retention
 from tenants.secrets import SecretTable
 from tenants.store import Store
 from tenants.tempo import MemoryTempo, Tempo
+from tenants.tempo.proofs import MemoryProofs, Proofs
 from tenants.till.front import Front
 
 MODEL = "echo"
@@ -191,6 +194,9 @@ async def inhouse(
     till: Front | None = None,
     database_url: str | None = None,
     cors_origins: Sequence[str] = (),
+    issuer: IssuerRule | None = None,
+    urls: tuple[str, ...] = (),
+    proofs: Proofs | None = None,
 ) -> AsyncIterator[Inhouse]:
     import time
 
@@ -256,11 +262,18 @@ async def inhouse(
             clock=clock,
             timings=times,
             authenticator=Authenticator(
-                [(development.rule, source)],
+                [(issuer or development.rule, source)],
                 keys=directory,
                 revocations=directory,
                 pepper=pepper,
                 clock_s=lambda: clock.wall_ms() / 1000,
+                proving=Proving(
+                    spent=MemoryProofs(lambda: clock.monotonic_ns() // 1_000_000, 95_000)
+                    if proofs is None
+                    else proofs,
+                    digest=keyring.proofs(),
+                    urls=urls,
+                ),
             ),
             directory=directory,
             prices=Prices(PriceList(prices)),

@@ -497,6 +497,12 @@ def test_a_minted_token_is_the_development_issuers(
     claims = jwt.decode(token, options={"verify_signature": False})
     assert (claims["sub"], claims["tenant"], claims["roles"]) == ("alice", "acme", ["tenant_admin"])
     assert claims["exp"] - claims["iat"] == 900
+    assert "cnf" not in claims
+    assert lockgate(*words, "--dpop-key", str(tmp_path / dev_issuer.KEY_FILE)) == 0
+    bound = jwt.decode(capsys.readouterr().out.strip(), options={"verify_signature": False})
+    kid = jwt.get_unverified_header(token)["kid"]  # the same key, and also named by its thumbprint
+    assert bound["cnf"] == {"jkt": kid}
+    assert lockgate(*words, "--dpop-key", str(tmp_path / "none.pem")) == 1
     assert lockgate(*words, "--ttl", "31d") == 1
     assert lockgate("token", "mint", "--user", "op", "--role", "operator") == 0
     assert lockgate("token", "mint", "--user", "op") == 1

@@ -94,6 +94,7 @@ class Case:
 
 
 DEVICE = re.findall(r"^device .*\n", TEXT, re.MULTILINE)[0]
+DPOP = re.findall(r"^dpop .*\ndpop_nonce = false", TEXT, re.MULTILINE)[0]
 NOT_YET = [
     Case("workers = 1 ", "workers = 2 ", "listen.workers", "2 gateway processes"),
     Case(DEVICE + 'numerics = "fast"', 'device = "cuda"\nnumerics = "invariant"',
@@ -135,6 +136,17 @@ WRONG = [
             *("https://u@app.example.com", "https://*.example.com", "ftp://app.example.com"),
         )
     ),
+    *(
+        Case("urls    = []", f'urls = ["{bad}"]', "listen.urls[0]", "https://llm.example.com")
+        for bad in (
+            *("llm.example.com", "https://h/", "https://h/a/", "https://h/a//b", "https://H"),
+            *("https://h:443", "http://h:80/a", "https://h?a", "https://h/a#b", "https://u@h"),
+            *("https://h/a/../b", "https://h/%61", "ftp://h", "https://*.h", "https://h:0"),
+        )
+    ),
+    Case('dpop       = "allowed"', 'dpop = "always"', "issuers[0].dpop", "required"),
+    Case('dpop       = "allowed"', 'dpop = "required"', "issuers[0].dpop", "[listen] urls"),
+    Case(DPOP, 'dpop = "off"\ndpop_nonce = true', "issuers[0].dpop_nonce", "no proof"),
     Case('"sqlite:///var/lockgate.db"', '"postgres://h/d"', "state.database_url", "scheme"),
     Case('"sqlite:///var/lockgate.db"', '"postgresql://me:pw@h"', "state.database_url", "no database"),
     Case(

@@ -32,11 +32,11 @@ MUTANTS = (
         "algorithm_none",
         "P15",
         _TOKENS,
-        "    claims = check(unverified, rule, now_s)\n    verify_signature",
+        "    claims = check(unverified, rule, now_s, shown)\n    verify_signature",
         '    if unverified.alg.lower() == "none":\n'
         "        named = unverified.typ, unverified.kid, unverified.claims\n"
         "        return check(Unverified(unverified.raw, rule.algorithms[0], *named), rule, now_s)\n"
-        "    claims = check(unverified, rule, now_s)\n    verify_signature",
+        "    claims = check(unverified, rule, now_s, shown)\n    verify_signature",
         _TESTS + "test_j1_no_algorithm_but_the_rules",
     ),
     Mutant(
@@ -99,7 +99,7 @@ MUTANTS = (
         "key_is_fetched_for_any_token",
         "P13",
         _AUTHENTICATE,
-        "        tokens.check(unverified, rule, self._now_s())  # before any key is looked for\n",
+        "        tokens.check(unverified, rule, self._now_s(), key_shown)  # before any key is looked for\n",
         "",
         _ASKING + "test_j6_a_token_that_could_never_pass_fetches_nothing",
     ),
@@ -171,8 +171,8 @@ MUTANTS = (
         "revocation_is_not_asked",
         "P6",
         _AUTHENTICATE,
-        "        self.check_standing(principal)\n        return principal\n",
-        "        return principal\n",
+        "        self.check_standing(principal)\n        if proof",
+        "        if proof",
         _ASKING + "test_j20_revoked_and_suspended",
     ),
     Mutant(
@@ -187,8 +187,8 @@ MUTANTS = (
         "first_of_two_credentials_counts",
         "P15",
         _AUTHENTICATE,
-        "if len(bearer) + len(plain) > 1:",
-        "if len(bearer) + len(plain) > 9:",
+        "if len(scheme) + len(plain) > 1:",
+        "if len(scheme) + len(plain) > 9:",
         _ASKING + "test_j19_two_credentials_are_malformed",
     ),
     Mutant(

@@ -23,8 +23,11 @@ from security.failures import (
     Unavailable,
 )
 from security.jwks_source import CannotRead, JwksSource
+from security.proving import Proving
+from security.tokens import IssuerRule
 from tests.security.helpers import Clock, byte_source, run
 from tests.security.kit import DROP, NOW_S, RULE, key_set, token
+from tests.security.proof_kit import ASKED, proving
 
 PEPPER = b"p" * 32
 NEW = api_keys.mint(byte_source(1), PEPPER)
@@ -59,6 +62,8 @@ class World:
     digests: list[bytes] = field(default_factory=list)
     asked: list[dict[str, object]] = field(default_factory=list)
     fetches: int = 0
+    rule: IssuerRule = RULE
+    proving: Proving = field(default_factory=proving)
 
     async def find(self, digest: bytes) -> KeyRecord | None:
         self.digests.append(digest)
@@ -98,15 +103,16 @@ class World:
 
     def authenticator(self) -> Authenticator:
         return Authenticator(
-            [(RULE, JwksSource(self, clock=self.clock))],
+            [(self.rule, JwksSource(self, clock=self.clock))],
             keys=self,
             revocations=self,
             pepper=PEPPER,
             clock_s=self.clock,
+            proving=self.proving,
         )
 
     def ask(self, *headers: tuple[bytes, bytes], query: bytes = b"") -> Principal:
-        return run(self.authenticator().authenticate(headers, query))
+        return run(self.authenticator().authenticate(headers, query, ASKED))
 
     def denied(self, *headers: tuple[bytes, bytes]) -> Denied:
         with pytest.raises(AuthDenied) as caught:
@@ -235,7 +241,8 @@ def test_other_queries_pass(query: bytes) -> None:
         (((b"authorization", b"Bearer \xff"),), Denied.SCHEME),
         (((b"authorization", b"Bearer x\x00"),), Denied.SCHEME),
         (((b"authorization", b"Basic YTpi"),), Denied.SCHEME),
-        (((b"authorization", b"DPoP x"),), Denied.SCHEME),
+        (((b"authorization", b"DPoP x"),), Denied.PROOF_MISSING),
+        (((b"authorization", b"DPoP"),), Denied.SCHEME),
         (((b"authorization", NEW.secret.encode()),), Denied.SCHEME),
         (((b"authorization", b"Bearer " + b"x" * 9000),), Denied.TOKEN_TOO_LONG),
         (((b"x-api-key", b"x" * 9000),), Denied.TOKEN_TOO_LONG),
@@ -359,7 +366,7 @@ def test_j20_revoked_and_suspended(raw: str) -> None:
 def test_j20_what_was_accepted_can_be_asked_about_again() -> None:
     world = World()
     authenticator = world.authenticator()
-    who = run(authenticator.authenticate([bearer(token())]))
+    who = run(authenticator.authenticate([bearer(token())], b"", ASKED))
     authenticator.check_standing(who)
     world.revoked = "subject_revoked"
     with pytest.raises(AuthDenied) as caught:
@@ -414,13 +421,15 @@ def test_unsafe_rules_are_refused_together() -> None:
             revocations=world,
             pepper=PEPPER,
             clock_s=world.clock,
+            proving=proving(),
         )
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from([b"authorization", b"x-api-key", b"a"]), st.binary()), max_size=3
+        st.tuples(st.sampled_from([b"authorization", b"x-api-key", b"dpop", b"a"]), st.binary()),
+        max_size=3,
     ),
     st.binary(max_size=60),
 )

@@ -6,14 +6,28 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from policies.facts import Role
-from security.dev_issuer import ISSUER, KEY_FILE, RULE, is_dev_issuer, open_dev_issuer
-from security.jwks import load
+from security.dev_issuer import (
+    ISSUER,
+    KEY_FILE,
+    RULE,
+    holders_thumbprint,
+    is_dev_issuer,
+    open_dev_issuer,
+)
+from security.jwks import load, thumbprint
 from security.keyring import KeyringError
-from security.tokens import to_principal
-from tests.security.kit import NOW_S, accept
+from security.tokens import preparse, to_principal
+from tests.security import proof_kit
+from tests.security.kit import NOW_S, accept, rsa_key
 
 
 def test_a_minted_token_is_accepted_under_its_rule(tmp_path: Path) -> None:
@@ -85,3 +99,38 @@ def test_production_can_tell(name: str) -> None:
 
 def test_other_issuers_are_not_it() -> None:
     assert not is_dev_issuer("https://idp.example.com/")
+
+
+KEYS = (proof_kit.HOLDER, proof_kit.ED_HOLDER)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_token_is_bound_to_the_key_of_either_half(key: proof_kit.Key, tmp_path: Path) -> None:
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    format_ = PublicFormat.SubjectPublicKeyInfo
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, format_))
+    expected = thumbprint(proof_kit.jwk(key))
+    assert holders_thumbprint(private) == holders_thumbprint(public) == expected
+    raw = open_dev_issuer(tmp_path).mint(
+        tenant="acme", user="a", now_s=NOW_S, ttl_s=60, jti="t", bound_to=expected
+    )
+    assert preparse(raw).claims["cnf"] == {"jkt": expected}
+
+
+def test_no_other_file_is_a_key_to_be_bound_to(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    with pytest.raises(KeyringError, match="cannot be read"):
+        holders_thumbprint(path)
+    p384, rsa = ec.generate_private_key(ec.SECP384R1()), rsa_key()
+    kind = (Encoding.PEM, PrivateFormat.PKCS8)
+    for data, says in (
+        (b"", "no PEM key"),
+        (b"-----BEGIN PRIVATE KEY-----", "no PEM key"),
+        (proof_kit.HOLDER.private_bytes(*kind, BestAvailableEncryption(b"p")), "no PEM key"),
+        (p384.private_bytes(*kind, NoEncryption()), "neither a P-256"),
+        (rsa.private_bytes(*kind, NoEncryption()), "neither a P-256"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(KeyringError, match=says):
+            holders_thumbprint(path)

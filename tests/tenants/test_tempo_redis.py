@@ -21,6 +21,7 @@ from tenants.places import Place
 from tenants.tempo import Headroom, MemoryTempo, ScopeLimits, TempoAsk
 from tenants.tempo.contract import costs
 from tenants.tempo.link import Failed, Link
+from tenants.tempo.proofs_redis import RedisProofs
 from tenants.tempo.redis import RedisTempo
 from tenants.tempo.scripts import NAMES, Scripts, shipped
 from tenants.till import DrawAsk, Told
@@ -362,7 +363,7 @@ def test_a_user_without_a_right_to_run_what_is_sent_uses_functions(valkey_server
     say(
         *("ACL", "SETUSER", "lg", "on", ">pw", "resetkeys", "~{t:*", "~{lockgate}*"),
         *("-@all", "+fcall", "+function|load", "+hget", "+hset", "+hexists", "+zcount", "+zadd"),
-        *("+zrem", "+zremrangebyscore", "+pexpire", "+get", "+set", "+time"),
+        *("+zrem", "+zremrangebyscore", "+zscore", "+pexpire", "+get", "+set", "+time"),
     )
 
     async def test() -> None:
@@ -373,6 +374,8 @@ def test_a_user_without_a_right_to_run_what_is_sent_uses_functions(valkey_server
         await tempo.headroom("acme", BOTH)
         assert await tempo.leave(ask("a"), ())
         await tempo.attempt()
+        proofs = RedisProofs(link, lambda: "call", 1000)
+        assert (await proofs.first("acme", "a"), await proofs.first("acme", "a")) == (True, True)
         await tills_do(link)
         await link.aclose()
         wrong = Link(valkey_server.url.replace("unix://", "unix://lg:no@"), deadlines=PATIENT)

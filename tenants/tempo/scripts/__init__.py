@@ -14,7 +14,7 @@ from functools import cached_property
 from importlib.resources import files
 
 SHARED = ("clock", "common", "till")
-NAMES = ("admit", "leave", "renew", "headroom", "till_draw", "till_fill", "till_return")
+NAMES = ("admit", "leave", "renew", "headroom", "prove", "till_draw", "till_fill", "till_return")
 READS = frozenset({"headroom"})
 
 
