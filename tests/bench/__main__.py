@@ -1,4 +1,4 @@
-"""`python -m tests.bench serve | peers | engine | fairness | front | gateway | isolation | money | validate | soak | streams | budget | crash`: see README.md beside this file.
+"""`python -m tests.bench serve | peers | engine | fairness | front | gateway | isolation | money | revocation | validate | soak | streams | budget | crash`: see README.md beside this file.
 
 Loopback only, bounded in requests and time, ends by itself.  Exit status 1 where something that was
 checked does not hold (an error, a ledger that disagrees, a scenario's fault), 2 where nothing could
@@ -22,6 +22,7 @@ from tests.bench import (
     isolation_command,
     money_command,
     peers_command,
+    revocation_command,
     scenarios,
     soak_command,
     validate_command,
@@ -163,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     gateway_command.add_parser(commands)
     isolation_command.add_parser(commands, [shared])
     money_command.add_parser(commands)
+    revocation_command.add_parser(commands)
     soak_command.add_parser(commands, [shared])
     validate_command.add_parser(commands, [shared])
 

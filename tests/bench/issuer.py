@@ -37,7 +37,16 @@ class Issuer:
         }
         path.write_text(json.dumps({"keys": [key]}), encoding="utf-8")
 
-    def token(self, *, tenant: str | None, user: str, now_s: int, roles: Sequence[str] = ()) -> str:
+    def token(
+        self,
+        *,
+        tenant: str | None,
+        user: str,
+        now_s: int,
+        roles: Sequence[str] = (),
+        bound_to: str | None = None,
+    ) -> str:
+        """`bound_to`: the thumbprint of the key that its holder must prove (RFC 9449)."""
         claims: dict[str, object] = {
             "iss": ISSUER,
             "aud": AUDIENCE,
@@ -50,6 +59,8 @@ class Issuer:
             claims["org"] = tenant
         if roles:
             claims["roles"] = list(roles)
+        if bound_to is not None:
+            claims["cnf"] = {"jkt": bound_to}
         return jwt.encode(
             claims, self._key, algorithm="ES256", headers={"typ": "at+jwt", "kid": KID}
         )

@@ -70,6 +70,7 @@ class Server:
     command: tuple[str, ...]
     folder: Path
     environment: Mapping[str, str] = field(repr=False)
+    issuer: Issuer = field(repr=False)
     keep: bool = False
     ready_s: float | None = None
     _process: subprocess.Popen[bytes] | None = None
@@ -129,6 +130,7 @@ class Server:
                 "LOCKGATE_MODELS_DIR": str(models),
                 "PYTHONPATH": str(REPOSITORY),  # this tree, and what it starts in its turn
             },
+            issuer=issuer,
         )
 
     @property

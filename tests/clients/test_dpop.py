@@ -42,7 +42,7 @@ def test_the_example_is_answered_and_its_token_alone_is_not(
         }
         exec(compile(example, str(README), "exec"), said)
         assert said["answer"].status_code == 200, said["answer"].text
-        assert said["answer"].json()["choices"][0]["message"]["content"] == "hello"
+        assert "hello" in said["answer"].json()["choices"][0]["message"]["content"]
         plain = said["httpx"].post(
             said["url"], json=said["ask"], headers={"Authorization": f"Bearer {token}"}
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,8 +16,9 @@ from gateway.house import House
 from gateway.settings import Settings, development, with_state_dir
 from gateway.settings.units import RedisUrl
 from gateway.tempo_start import follow, others_write
+from security.dev_issuer import ISSUER
 from tenants.directory import Directory
-from tenants.epochs import Epochs
+from tenants.epochs import ALONE_MS, Epochs
 from tenants.store import StoreUnavailable
 from tests.gateway.inhouse import CHAT, chat_body, furnish, inhouse
 from tests.gateway.test_line import Hold
@@ -43,6 +46,64 @@ def test_a_revocation_elsewhere_ends_a_running_stream_here(tmp_path: Path) -> No
             assert (await home.caller().chat()).error["code"] == "tenant_suspended"
             hold.opened.set()
             assert (await other.end()).events()[-2]["choices"][0]["finish_reason"] == "stop"
+            await home.at_rest()
+
+    asyncio.run(run())
+
+
+ALICE = ("acme", ISSUER, "alice")
+
+
+async def _no_key(elsewhere: Directory, key_id: str, _: str) -> None:
+    await elsewhere.revoke_key(key_id, actor="operator")
+
+
+async def _no_token(elsewhere: Directory, _: str, token_id: str) -> None:
+    await elsewhere.revoke_token(token_id, actor="operator")
+
+
+async def _no_person(elsewhere: Directory, _: str, __: str) -> None:
+    tenant, issuer, subject = ALICE
+    await elsewhere.revoke_subject(tenant=tenant, issuer=issuer, subject=subject, actor="operator")
+
+
+async def _no_tenant(elsewhere: Directory, _: str, __: str) -> None:
+    await elsewhere.suspend("acme", actor="operator")
+
+
+@pytest.mark.parametrize("revoke", (_no_key, _no_token, _no_person, _no_tenant))
+def test_who_is_revoked_elsewhere_passes_until_that_is_read_and_not_once_more(
+    revoke: Callable[[Directory, str, str], Awaitable[None]], tmp_path: Path
+) -> None:
+    """The order of things; how long it takes is `python -m tests.bench revocation`."""
+
+    async def run() -> None:
+        hold = Hold(2)
+        async with inhouse(tmp_path, echo=EchoExecutor(gate=hold)) as home:
+            here, ms = home.house.directory, 0
+            epochs = Epochs(lambda: ms)
+            epochs.follow(here.refresh)
+            await epochs.look()
+            made = await home.operator().post("/v1/admin/keys", {"tenant": "acme", "user": "svc"})
+            caller = home.caller()
+            if revoke is _no_key:
+                caller = replace(caller, credential=made.json()["secret"])
+            me = (await caller.get("/v1/me")).json()
+            running = caller.start("POST", CHAT, chat_body(stream=True))
+            await running.until(lambda each: bool(each.parts))
+            elsewhere = Directory(here._config, here._store, clock_s=here._clock_s)
+            await elsewhere.load()
+            await revoke(elsewhere, made.json()["id"], me["credential"]["id"])
+            ms = ALONE_MS - 1
+            await epochs.look()
+            assert (await caller.get("/v1/me")).status == 200
+            assert len(home.house.live) == 1
+            ms = ALONE_MS
+            await epochs.look()
+            assert (await caller.get("/v1/me")).status in {401, 403}
+            assert (await caller.chat()).status in {401, 403}
+            *_, fault, last = (await running.end()).events()
+            assert (fault["error"]["code"], last) == ("authorization_revoked", "[DONE]")
             await home.at_rest()
 
     asyncio.run(run())

@@ -132,7 +132,8 @@ def test_what_is_not_for_somebody_takes_the_same_steps(tmp_path: Path) -> None:
 
 async def principal(home: Inhouse, name: str) -> Principal:
     bearer = (b"authorization", b"Bearer " + home.tokens[name].encode())
-    return await identify(home.house, {"type": "http", "headers": [bearer]})
+    scope = {"type": "http", "method": "GET", "raw_path": b"/v1/me", "headers": [bearer]}
+    return await identify(home.house, scope)
 
 
 def test_an_owner_a_reader_and_an_administrator_see_what_is_theirs(tmp_path: Path) -> None:

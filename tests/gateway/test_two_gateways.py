@@ -1,56 +1,30 @@
 """Two whole gateways, processes of their own, on one PostgreSQL and one Valkey: to a client they are one.
 
-Their executors compute nothing (`tests.bench.modelless`); all else is the product's.
+See `tests.bench.pair`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.bench.server import Server
-from tests.servers_postgres import database, needs_postgres
-from tests.servers_valkey import valkey
+from security.dpop import Asked
+from security.jwks import thumbprint
+from tests.bench.pair import URL, Pair
+from tests.bench.pair import pair as pair_of
+from tests.security import proof_kit
+from tests.servers_postgres import needs_postgres
 
 pytestmark = [pytest.mark.slow, needs_postgres]
 
 STEPS, STEP_MS = 16, 40
 PRICE_INPUT, PRICE_OUTPUT = 200, 600  # nano-USD a token
-
-
-@dataclass(frozen=True)
-class Pair:
-    servers: tuple[Server, Server]
-
-    @property
-    def bases(self) -> list[str]:
-        return [server.site.base_url for server in self.servers]
-
-    def token(self, name: str = "acme/alice") -> str:
-        return self.servers[0].site.tokens[name]
-
-    def admin(self, at: int, path: str, body: object | None = None) -> Any:
-        """POST, or GET where there is no body."""
-        answer = httpx2.request(
-            "GET" if body is None else "POST",
-            self.servers[at].site.admin_url + "/v1/admin" + path,
-            json=body,
-            headers={"Authorization": f"Bearer {self.token('operator')}"},
-        )
-        assert answer.status_code < 300, answer.text
-        return answer.json()
 
 
 def until(told: Callable[[], bool], within_s: float = 6.0) -> None:
@@ -61,39 +35,10 @@ def until(told: Callable[[], bool], within_s: float = 6.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    """Started at the same moment, on an empty database."""
-    with ExitStack() as stack:
-        postgres = stack.enter_context(database())
-        redis = stack.enter_context(valkey())
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "root.key"
-        first, second = _prepared(stack), _prepared(stack)
-        for server in (first, second):
-            (server.folder / "jwks.json").write_bytes((first.folder / "jwks.json").read_bytes())
-            file = server.folder / "lockgate.toml"
-            text = file.read_text()
-            text = re.sub("database_url = .*", f'database_url = "{postgres}"', text)
-            text = re.sub("root_key_file = .*", f'root_key_file = "{root}"', text)
-            shared = f'[state]\nredis_url = "{redis.url}"\ngateways = 2'
-            file.write_text(text.replace("[state]", shared))
-        command = [sys.executable, "-m", "tests.bench.modelless"]
-        command += ["--steps", str(STEPS), "--step-ms", str(STEP_MS)]
-        for server in (first, second):
-            server.command = (*command, "--config", str(server.folder / "lockgate.toml"))
-        second.site = replace(second.site, tokens=first.site.tokens)
-
-        async def start() -> None:
-            await asyncio.gather(first.started(), second.started())
-
-        asyncio.run(start())
-        yield Pair((first, second))
-
-
-def _prepared(stack: ExitStack) -> Server:
-    server = Server.prepare()
-    stack.callback(server.__exit__)
-    return server
+@pytest.fixture(scope="module", name="pair")
+def both() -> Iterator[Pair]:
+    with pair_of(steps=STEPS, step_ms=STEP_MS) as found:
+        yield found
 
 
 async def chat(
@@ -206,6 +151,24 @@ def test_a_secret_replaced_or_destroyed_at_one_is_so_at_both(pair: Pair) -> None
     until(lambda: versions(0) == [1, 2, 3])
     pair.admin(0, "/tenants/globex/shred", {"reason": "test", "confirm": "globex"})
     until(lambda: versions(1) == [])
+
+
+def test_a_proof_that_was_used_at_one_is_used_at_both(pair: Pair) -> None:
+    token = pair.issuer.token(
+        tenant="globex",
+        user="dave",
+        now_s=int(time.time()),
+        bound_to=thumbprint(proof_kit.jwk()),
+    )
+
+    def asked(at: int, jti: str) -> int:
+        me = Asked("GET", "/v1/me", "")
+        shown = proof_kit.proof(token, {"jti": jti}, asked=me, url=URL, now_s=int(time.time()))
+        headers = {"Authorization": f"DPoP {token}", "DPoP": shown}
+        return httpx2.get(pair.bases[at] + "/me", headers=headers).status_code
+
+    assert [asked(at, "one") for at in (0, 1, 0, 1)] == [200, 401, 401, 401]
+    assert [asked(at, "two") for at in (1, 0)] == [200, 401]
 
 
 def test_at_rest_nothing_is_held(pair: Pair) -> None:
