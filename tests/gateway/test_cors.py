@@ -23,7 +23,7 @@ from tests.gateway.inhouse import CHAT, PLAN, Answered, Caller, Inhouse, chat_bo
 from tests.gateway.test_line import Hold
 
 PAGE = "https://app.example.com"
-BOUNDS = FrontBounds(live_max=1, body_bytes_max=4096, body_s=0.02, linger_s=0.01)
+BOUNDS = FrontBounds(body_bytes_max=4096, body_s=0.02, linger_s=0.01)
 SCARCE = replace(PLAN, limits=Limits(rpm=2))
 LEAVE = ("access-control-allow-origin", "access-control-expose-headers")
 
@@ -92,6 +92,7 @@ async def _draining(home: Inhouse, who: Caller) -> Answered:
 
 
 async def _full(home: Inhouse, who: Caller) -> Answered:
+    home.house.door.places.most = 1
     hold = home.echo._gate
     assert isinstance(hold, Hold)
     running = who.start("POST", CHAT, chat_body())
