@@ -133,15 +133,15 @@ MUTANTS = (
     Mutant(
         "label_from_the_text",
         "P1",
-        "gateway/text/templates.py",
-        "            sources.append(Segment(text, Origin.CONTENT, source, label))\n",
-        "            known = vars(ChatTemplate._mask)\n"
-        "            if label is None:\n"
-        "                found = (of for words, of in known.items() if text.startswith(words))\n"
-        "                label = next(found, None)\n"
-        "            else:\n"
-        "                known[text] = label\n"
-        "            sources.append(Segment(text, Origin.CONTENT, source, label))\n",
+        "gateway/text/masks.py",
+        "        self._sources.append(Segment(text, Origin.CONTENT, source, label))\n",
+        "        known = vars(Masks.mask)\n"
+        "        if label is None:\n"
+        "            found = (of for words, of in known.items() if text.startswith(words))\n"
+        "            label = next(found, None)\n"
+        "        else:\n"
+        "            known[text] = label\n"
+        "        self._sources.append(Segment(text, Origin.CONTENT, source, label))\n",
         "tests/gateway/test_caching.py::test_pasted_text_of_a_template_and_a_document_is_the_users",
     ),
     Mutant(
