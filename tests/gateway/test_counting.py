@@ -13,7 +13,7 @@ from executor.echo_card import IM_START
 from policies.facts import Limits
 from tests.gateway.inhouse import MODEL, PLAN, Answered, Caller, Inhouse, chat_body
 from tests.gateway.once_kit import keyed
-from tests.gateway.registered_kit import register
+from tests.gateway.registered_kit import register, sharing
 from tests.gateway.test_line import lived
 from tests.gateway.test_messages import MESSAGES, body, refused
 
@@ -201,5 +201,20 @@ def test_by_a_key_they_are_counted_once(tmp_path: Path) -> None:
         assert (again.body, again.headers["idempotent-replayed"]) == (first.body, "true")
         records = [each for each in home.audited() if each["kind"] == "request.counted"]
         assert len(records) == 1
+
+    lived(tmp_path, story)
+
+
+def test_a_count_is_told_again_only_to_who_may_read_what_was_counted(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        alice, bob = home.caller(), keyed(home.caller("acme/bob"))
+        rent = await register(alice, "The rent is 7.", **sharing("bob"))
+        document = {"type": "document", "source": {"type": "file", "file_id": rent}}
+        asked = body([document, {"type": "text", "text": "?"}])
+        first = await bob.post(COUNT, asked)
+        assert first.status == 200
+        assert (await bob.post(COUNT, asked)).body == first.body
+        await alice.start("PUT", f"/v1/documents/{rent}/acl", {}).end()
+        refused(await bob.post(COUNT, asked), 404, "not_found_error")
 
     lived(tmp_path, story)

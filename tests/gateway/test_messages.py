@@ -11,17 +11,10 @@ from typing import Any
 import pytest
 
 from executor.echo import EchoExecutor
-from gateway import runs
-from gateway.api.messages import MESSAGES as FAMILY
-from gateway.errors import invalid
 from gateway.guard import FrontBounds
 from gateway.house import Timings
-from gateway.runs import Doing, Run
-from gateway.tape import Tape
 from policies.facts import Budget, Limits
-from tenants.idempotency import Claim
 from tests.gateway.inhouse import MODEL, PLAN, Answered, Caller, Inhouse, inhouse
-from tests.gateway.once_kit import keyed
 from tests.gateway.registered_kit import register
 from tests.gateway.test_blocks import events_of, put_together
 from tests.gateway.test_line import Hold, lived
@@ -335,39 +328,6 @@ def test_a_fault_after_the_first_byte_is_an_error_event(tmp_path: Path) -> None:
         assert last["request_id"] == answer.headers["request-id"]
 
     lived(tmp_path, story, echo=EchoExecutor(crash_at=3))
-
-
-def test_by_a_key_the_same_words_come_again(tmp_path: Path) -> None:
-    async def story(home: Inhouse) -> None:
-        for stream in (False, True):
-            caller = keyed(home.caller(), f"key-{stream}")
-            first = await caller.post(MESSAGES, body(stream=stream))
-            again = await caller.post(MESSAGES, body(stream=stream))
-            assert again.body == first.body
-            assert again.headers["idempotent-replayed"] == "true"
-            assert again.headers["request-id"] != first.headers["request-id"]
-            other = await caller.post(MESSAGES, body("else", stream=stream))
-            refused(other, 422, "invalid_request_error")
-
-    lived(tmp_path, story)
-
-
-def test_a_refusal_that_is_kept_is_in_these_words() -> None:
-    """One that cost something, and that the same request would meet again."""
-
-    async def run() -> None:
-        why = invalid("no", param="max_tokens")
-        doing = Doing(spent=True, refusal=FAMILY.refusal)
-        claim = Claim(digest="d", body=b"b", tenant="acme", request_id="req_1", metered=True)
-        decided: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        tape = Tape(bytes_max=9, linger_s=0)
-        _, kept = runs._work(Run(claim, tape, stream=False, decided=decided, doing=doing), why)
-        assert kept is not None
-        told = json.loads(kept[2])
-        assert (told["type"], told["request_id"]) == ("error", "req_1")
-        assert told["error"]["param"] == "max_tokens"
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("content", ("hello", [TEXT]))
