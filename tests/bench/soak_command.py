@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import uvloop
 
+from tests.bench.figures import percentile
+from tests.bench.hostile import BACK_S_MAX, RATIO_MAX, Survived, survived
 from tests.bench.machine import this_machine
 from tests.bench.mixed_load import Mix
 from tests.bench.options import print_json, say, server_of
-from tests.bench.server import REPOSITORY
+from tests.bench.server import REPOSITORY, Server
 from tests.bench.soak import OTHERS_CORES_MAX, Sample, Soaked, others_cores, soak
 
 WINDOWS_MIN = 9
@@ -21,6 +24,13 @@ WINDOW_S = 60.0
 def run(options: argparse.Namespace) -> int:
     machine = this_machine(REPOSITORY)
     say(options, machine.sentence())
+    if options.hostile:
+        seen_hostile = uvloop.run(_hostile(options))
+        if options.json:
+            print_json(machine=machine, report=seen_hostile)
+        else:
+            print(*hostile_lines(seen_hostile), sep="\n")
+        return 0 if not seen_hostile.faults and seen_hostile.ratio <= RATIO_MAX else 1
     seconds = options.minutes * 60
     if seconds <= 0:
         raise ValueError(f"expected --minutes above 0, got {options.minutes:g}")
@@ -41,6 +51,38 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(*verdict(seen), sep="\n")
     return 1 if seen.faults else 0
+
+
+async def _hostile(options: argparse.Namespace) -> Survived:
+    """Around an executor that computes nothing: what the front does is measured, and no model."""
+    server = Server.prepare()
+    server.keep = options.keep
+    config = str(server.folder / "lockgate.toml")
+    command = (sys.executable, "-m", "tests.bench.modelless", "--config", config)
+    server.command = (*command, "--steps", "64", "--step-ms", "10")
+    try:
+        await server.started()
+        return await survived(server.site, seconds=options.hostile, seed=options.seed)
+    finally:
+        server.__exit__()
+
+
+def hostile_lines(seen: Survived) -> list[str]:
+    back = "never" if seen.back_s is None else f"{seen.back_s:.1f} s"
+    vitals = (
+        f"all back {back} after (bar: {BACK_S_MAX:g}); tasks {seen.before.tasks} -> {seen.after.tasks}, "
+        f"file descriptors {seen.before.fds} -> {seen.after.fds}, "
+        f"{seen.before.rss_mib:.0f} -> {seen.after.rss_mib:.0f} MiB"
+    )
+    found = [", ".join(f"{count} {name}" for name, count in seen.done.items()), vitals]
+    for name, took in (("alone", seen.alone_ms), ("meanwhile", seen.meanwhile_ms)):
+        p50, p99 = percentile(took, 50) or 0.0, percentile(took, 99) or 0.0
+        found.append(
+            f"another tenant {name}: {len(took)} answers, p50 {p50:.0f} ms, p99 {p99:.0f} ms"
+        )
+    held = "holds" if seen.ratio <= RATIO_MAX else "DOES NOT HOLD"
+    found.append(f"ratio of medians: {seen.ratio:.2f} (at most {RATIO_MAX:g}): {held}")
+    return [*found, *(f"FAULT: {fault}" for fault in seen.faults)]
 
 
 HEAD = "  minute  requests  hung up   tokens  gateway MiB  executor MiB  step ms  others cores  idle after s"
@@ -78,4 +120,8 @@ def add_parser(commands: Any, parents: Sequence[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--streams", type=int, default=12)
+    parser.add_argument(
+        "--hostile", type=float, default=0.0, metavar="SECONDS",
+        help="instead: every kind of bad client at once for so long, without a model",
+    )  # fmt: skip
     parser.set_defaults(run=run)
