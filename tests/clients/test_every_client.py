@@ -219,6 +219,55 @@ def test_leaving(tmp_path: Path, clients: Clients, api: str, client: str) -> Non
         assert 1 <= generated <= 5
 
 
+WEATHER = {
+    "name": "weather",
+    "description": "How it is there",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "%s"}}</tool_call>'
+
+
+def echo(text: str) -> EchoExecutor:
+    """One that says this."""
+    return EchoExecutor(says=lambda job: tuple(text.encode()))
+
+
+@pytest.mark.covers("tools are called, one and several, whole and streamed")
+@every
+def test_tools(tmp_path: Path, clients: Clients, api: str, client: str) -> None:
+    text = "I look." + CALL % "Bern" + CALL % "Ürikon 😀"
+    with serving(tmp_path, echo=echo(text)) as site:
+        for stream in (False, True):
+            told = answered(
+                clients, client, ask(site, api=api, stream=stream, tools=[WEATHER], max_tokens=300)
+            )
+            assert told.text == "I look."
+            assert [(call.name, call.read()) for call in told.calls] == [
+                ("weather", {"city": "Bern"}),
+                ("weather", {"city": "Ürikon 😀"}),
+            ]
+            assert told.finish in {"tool_calls", "tool-calls", "stop"}
+            assert told.finish != "stop" or api == "responses"  # its status says nothing of calls
+        site.at_rest()
+
+
+@pytest.mark.covers("a JSON schema")
+@pytest.mark.parametrize(("api", "client"), PAIRS[:-1])
+def test_an_answer_of_a_given_shape(
+    tmp_path: Path, clients: Clients, api: str, client: str
+) -> None:
+    with serving(tmp_path, echo=echo('{"city": "Bern"}')) as site:
+        for stream in (False, True):
+            asked = ask(site, api=api, stream=stream, schema=WEATHER["parameters"])
+            assert answered(clients, client, asked).text == '{"city": "Bern"}'
+        site.at_rest()
+
+
 @pytest.mark.covers("whole and streamed say the same", api="completions")
 @pytest.mark.parametrize("client", CHAT)
 def test_completions(site: Serving, clients: Clients, client: str) -> None:
