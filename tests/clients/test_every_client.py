@@ -16,6 +16,7 @@ import pytest
 from executor.echo import EchoExecutor
 from gateway.house import Timings
 from policies.facts import Budget, Limits
+from tenants.tempo import MemoryTempo
 from tests.clients.conftest import Clients
 from tests.clients.driving import Answer, Ask, Refused
 from tests.clients.matrix import DEVIATIONS, Cell
@@ -128,14 +129,21 @@ def test_refusals(site: Serving, clients: Clients, api: str, client: str, *, str
 @pytest.mark.covers("a spent rate, and an executor that is away: the retry succeeds")
 @every
 def test_a_spent_rate(tmp_path: Path, clients: Clients, api: str, client: str) -> None:
-    plan = replace(PLAN, user_limits=Limits(output_tpm=600))
-    with serving(tmp_path, plan=plan) as site:
+    plan, now_ms = replace(PLAN, user_limits=Limits(output_tpm=600)), [1_000_000]
+    with (
+        serving(tmp_path, plan=plan, tempo=MemoryTempo(lambda: now_ms[0])) as site,
+        ThreadPoolExecutor(1) as beside,
+    ):
         spend(site)
         spent = refused(clients, client, ask(site, api=api, max_tokens=5))
         assert spent.status == 429
         assert spent.code == (None if api == "messages" else "rate_limit_exceeded")
         site.take_attempts()
-        answered(clients, client, ask(site, api=api, max_tokens=5, stream=True, retries=2))
+        patient = ask(site, api=api, max_tokens=5, stream=True, retries=2)
+        told = beside.submit(answered, clients, client, patient)
+        site.until(lambda: len(site.attempts) > 0)
+        now_ms[0] += 1000  # as long as it was told to wait
+        assert told.result().text
         assert [status for status, _ in site.take_attempts()] == [429, 200]
         site.at_rest()
 
