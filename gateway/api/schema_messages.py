@@ -28,22 +28,20 @@ from gateway.api.schema import (
     whole,
 )
 from gateway.api.schema_chat import MESSAGES_MAX, PARTS_MAX, ChatJob, documents_once
-from gateway.api.schema_tools import (
-    DESCRIPTION_CHARS_MAX,
+from gateway.api.schema_message_tools import (
     TOOLS_MAX,
-    check_name,
-    check_parameters,
+    MessagesTool,
+    ToolChoice,
+    ToolName,
+    message_tools,
 )
 from gateway.api.structure import JsonSchema, ResponseFormat
 from gateway.errors import ApiError, invalid
 from gateway.references import References
 from gateway.text.templates import ChatMessage
-from gateway.tools.asked import Choosing, Tool, Tools
 from gateway.tools.calls import ToolCall
 
-NAME = r"^[a-zA-Z0-9_-]{1,128}$"
 _Id = Annotated[str, Meta(min_length=1, max_length=256)]
-_Name = Annotated[str, Meta(pattern=NAME)]
 
 
 class TextBlock(msgspec.Struct, frozen=True):
@@ -70,7 +68,7 @@ class Block(msgspec.Struct, frozen=True):
     source: Source | None = None
     citations: Citations | None = None
     id: _Id | None = None
-    name: _Name | None = None
+    name: ToolName | None = None
     input: dict[str, Any] | None = None
     tool_use_id: _Id | None = None
     content: Any = None
@@ -98,22 +96,6 @@ class OutputFormat(msgspec.Struct, frozen=True):
 class OutputConfig(msgspec.Struct, frozen=True):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
-
-
-class MessagesTool(msgspec.Struct, frozen=True):
-    """Of the client's own."""
-
-    name: _Name
-    input_schema: dict[str, Any] | None = None
-    type: str | None = None
-    description: Annotated[str, Meta(max_length=DESCRIPTION_CHARS_MAX)] | None = None
-    strict: bool | None = None
-
-
-class ToolChoice(msgspec.Struct, frozen=True):
-    type: Literal["auto", "any", "tool", "none"]
-    name: _Name | None = None
-    disable_parallel_tool_use: bool | None = None
 
 
 class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +156,7 @@ def parse_count(body: object, *, vocab_size: int) -> ChatJob:
 
 
 def _job(request: CountRequest, made: Controls) -> ChatJob:
-    tools = _tools(request)
+    tools = message_tools(request.tools, request.tool_choice)
     read = _Reading()
     if request.system:
         read.messages.append(ChatMessage("system", _system(request.system)))
@@ -358,39 +340,3 @@ def _no_block(kind: str, role: str, at: str) -> ApiError:
         f"{at}: '{kind}' is not supported here in a message of role {role}. Send blocks of type {allowed[role]}.",
         param=at,
     )
-
-
-def _tools(request: CountRequest) -> Tools | None:
-    choice = request.tool_choice
-    if not request.tools:
-        if choice is not None and choice.type not in {"auto", "none"}:
-            raise invalid("tool_choice: there are no tools to choose from.", param="tool_choice")
-        return None
-    listed = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(request.tools))
-    names = [tool.name for tool in listed]
-    if len(set(names)) < len(names):
-        raise invalid("tools: two have the same name.", param="tools")
-    if choice is None:
-        return Tools(listed)
-    named = _needed(choice.name, "tool_choice.name") if choice.type == "tool" else None
-    if named is not None and named not in names:
-        raise invalid("tool_choice.name: there is no tool of this name.", param="tool_choice.name")
-    choosing = {"auto": Choosing.AUTO, "none": Choosing.NONE}.get(choice.type, Choosing.REQUIRED)
-    return Tools(listed, choosing, named, parallel=not choice.disable_parallel_tool_use)
-
-
-def _tool(tool: MessagesTool, at: str) -> Tool:
-    if tool.type not in {None, "custom"}:
-        raise unsupported(
-            f"{at}.type: tools that a server runs are not supported here; describe your own by name, description "
-            "and input_schema.",
-            param=f"{at}.type",
-        )
-    if tool.input_schema is None:
-        raise invalid(
-            f"'{at}.input_schema' is required and was not given.", param=f"{at}.input_schema"
-        )
-    check_name(tool.name, f"{at}.name")
-    check_parameters(tool.input_schema, f"{at}.input_schema")
-    description = None if tool.description is None else whole(tool.description, at)
-    return Tool(tool.name, description, tool.input_schema, strict=bool(tool.strict))

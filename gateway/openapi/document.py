@@ -197,6 +197,7 @@ _OF: Final = {
     "documents": "Document",
     "response_items": "Response",
     "schema_chat": "Chat",
+    "schema_message_tools": "Messages",
     "schema_messages": "Messages",
     "schema_responses": "Responses",
     "templates": "Template",

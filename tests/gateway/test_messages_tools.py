@@ -65,6 +65,60 @@ def test_who_wants_one_call_gets_one(tmp_path: Path) -> None:
     lived(tmp_path, story, echo=says(CALLS))
 
 
+def test_who_must_call_calls(tmp_path: Path) -> None:
+    """The executor is given a grammar of the calls that there may be; the echo is trusted to keep it."""
+    grammars: list[str | None] = []
+
+    def heard(job: Submit) -> tuple[int, ...]:
+        grammars.append(None if job.grammar is None else job.grammar.text)
+        return tuple(CALLS.encode())
+
+    async def story(home: Inhouse) -> None:
+        named = {"type": "tool", "name": "weather"}
+        for choice in ({"type": "auto"}, {"type": "any"}, named):
+            asked = body(tools=TOOLS, tool_choice=choice, max_tokens=999)
+            told = (await home.caller().post(MESSAGES, asked)).json()
+            calls = [block["name"] for block in told["content"]]
+            assert calls == (["weather"] if choice is named else ["weather", "time"])
+            assert told["stop_reason"] == "tool_use"
+        auto, some, one = grammars
+        assert auto is None
+        assert some is not None
+        assert one is not None
+        assert '"time' not in one.replace("\\", "")
+        assert "time" in some
+
+    lived(tmp_path, story, echo=EchoExecutor(says=heard))
+
+
+def test_an_answer_has_the_shape_that_is_asked_for(tmp_path: Path) -> None:
+    heard: list[Submit] = []
+
+    def says(job: Submit) -> tuple[int, ...]:
+        heard.append(job)
+        return tuple(b"{}")
+
+    async def story(home: Inhouse) -> None:
+        form = {"type": "json_schema", "schema": SCHEMA}
+        asked = body(output_config={"format": form, "effort": "low"})
+        told = (await home.caller().post(MESSAGES, asked)).json()
+        assert told["content"] == [{"type": "text", "text": "{}"}]
+        alike = {"type": "json_schema", "json_schema": {"name": "output", "schema": SCHEMA}}
+        await home.caller().chat("hello", response_format=alike)
+        mine, chat = (job.grammar for job in heard)
+        assert mine == chat
+        assert mine is not None
+        deep: Any = {}
+        for _ in range(50):
+            deep = {"a": deep}
+        form = {"type": "json_schema", "schema": deep}
+        answer = await home.caller().post(MESSAGES, body(output_config={"format": form}))
+        error = refused(answer, 400, "invalid_request_error")
+        assert error["param"] == "output_config.format"
+
+    lived(tmp_path, story, echo=EchoExecutor(says=says))
+
+
 def turns(*, result: Any = "7 °C") -> Body:
     use = {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Bern"}}
     answer = {"type": "tool_result", "tool_use_id": "t1", "content": result}
@@ -126,6 +180,10 @@ BAD: tuple[tuple[Body, str], ...] = (
     (body(tools=[{"name": "f g", "input_schema": {}}]), "tools[0].name"),
     (body(tools=[{"name": "f", "input_schema": {"type": "string"}}]), "tools[0].input_schema"),
     (body(tools=[TOOLS[0], TOOLS[0]]), "tools"),
+    (
+        body(tools=[{"name": f"f{i}", "input_schema": {"title": "x" * 100_000}} for i in range(3)]),
+        "tools",
+    ),
     (body(tools=TOOLS, tool_choice={"type": "tool"}), "tool_choice.name"),
     (body(tools=TOOLS, tool_choice={"type": "tool", "name": "g"}), "tool_choice.name"),
     (body(tools=TOOLS, tool_choice={"type": "sometimes"}), "tool_choice.type"),
