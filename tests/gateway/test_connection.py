@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,8 @@ import pytest
 
 from gateway import listen
 from gateway.connection import GuardedConnection
-from tests.gateway.raw_http import RawHttp, Running, request, until
+from gateway.middleware.wire import Receive, Scope, Send, respond
+from tests.gateway.raw_http import RawHttp, Running, fronted, hypercorn, request, until
 from tests.gateway.test_listen import Tiny, play
 
 
@@ -144,3 +146,41 @@ def test_waiting_for_the_next_request_makes_no_task() -> None:
             assert not any("idle" in name for name in names)
 
     play(scene)
+
+
+def test_under_load_newcomers_are_heard_within_a_few_turns_of_the_loop() -> None:
+    """libuv accepts one connection by each listening handle in a turn, and under load a turn is long."""
+    newcomers = 4 * listen.ACCEPTS
+    heard, turns = 0, 0
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        all_heard: asyncio.Future[None] = loop.create_future()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal heard
+            heard += 1
+            if heard == newcomers:
+                all_heard.set_result(None)
+            await respond(send, 200, [], b"")
+
+        def turned() -> None:
+            nonlocal turns
+            turns += 1
+            if not all_heard.done():
+                loop.call_soon(turned)
+
+        async with hypercorn(fronted(app)) as running, asyncio.timeout(10):
+            socks = []
+            for _ in range(newcomers):  # the kernel takes them in, while the loop stands still
+                sock = socket.create_connection(("127.0.0.1", running.port), timeout=5)
+                sock.sendall(request("GET /v1/x"))
+                socks.append(sock)
+            turned()
+            await all_heard
+            for sock in socks:
+                sock.close()
+
+    with asyncio.Runner(loop_factory=listen.loop_factory()) as runner:
+        runner.run(run())
+    assert turns < newcomers / 2

@@ -73,7 +73,7 @@ def test_who_takes_all_that_it_may_leaves_a_quarter_to_the_next(most: int, tenan
     held = [0] * tenants
     for n in range(tenants):
         free = most - sum(held)
-        while may_hold(held[n], sum(held), most):
+        while held[n] <= most and may_hold(held[n], sum(held), most):
             held[n] += 1
         assert held[n] <= free
         assert most - sum(held) >= free // 4
