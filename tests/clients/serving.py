@@ -73,8 +73,10 @@ class Serving:
 
 
 @contextmanager
-def serving(folder: Path, origins: Sequence[str] = (), **options: Any) -> Iterator[Serving]:
-    """`origins`: whose pages may ask."""
+def serving(
+    folder: Path, origins: Sequence[str] = (), *, docs: bool = False, **options: Any
+) -> Iterator[Serving]:
+    """`origins`: whose pages may ask.  `docs`: the documentation is public."""
     started: list[Serving] = []
     up, stop = threading.Event(), asyncio.Event()
     faults: list[BaseException] = []
@@ -85,7 +87,7 @@ def serving(folder: Path, origins: Sequence[str] = (), **options: Any) -> Iterat
             started.append(here)
             ids = request_ids()
             app = front(
-                public_app(home.house, draw_seed),
+                public_app(home.house, draw_seed, docs=docs),
                 hosts=["127.0.0.1"],
                 origins=origins,
                 mint=ids,

@@ -21,6 +21,11 @@ function schemaLink(name) {
   return element("a", { href: `#schema-${name}` }, name);
 }
 
+/** Words between backticks are code; nothing else is more than text. */
+export function prose(text) {
+  return (text ?? "").split("`").map((part, place) => (place % 2 ? element("code", {}, part) : part));
+}
+
 /** What a schema asks for, in a line: its kind, its bounds, links to what it names. */
 export function described(schema) {
   const out = [];
@@ -87,10 +92,11 @@ function operationView(api, server, path, method, operation) {
     {},
     element("span", { class: "method" }, method.toUpperCase()),
     element("code", {}, path),
-    ` ${operation.summary ?? ""}`,
+    " ",
+    ...prose(operation.summary),
   );
   const view = element("details", { id: operation.operationId }, head);
-  if (operation.description) view.append(element("p", {}, operation.description));
+  if (operation.description) view.append(element("p", {}, ...prose(operation.description)));
   view.append(element("pre", {}, curl(server, path, method, operation)));
   for (const parameter of operation.parameters ?? [])
     view.append(
@@ -100,7 +106,7 @@ function operationView(api, server, path, method, operation) {
         element("code", {}, parameter.name),
         ` (${parameter.in}): `,
         ...described(parameter.schema),
-        parameter.description ? `. ${parameter.description}` : "",
+        ...(parameter.description ? [". ", ...prose(parameter.description)] : []),
       ),
     );
   if (operation.requestBody) {
@@ -111,7 +117,7 @@ function operationView(api, server, path, method, operation) {
   view.append(element("h4", {}, "Answers"));
   for (const [status, answer] of Object.entries(operation.responses))
     view.append(
-      element("p", {}, element("code", {}, status), ` ${answer.description}`),
+      element("p", {}, element("code", {}, status), " ", ...prose(answer.description)),
       ...(status === "200" ? bodyOf(answer.content) : []),
     );
   return view;
@@ -145,7 +151,7 @@ function showSchemas(api) {
   list.replaceChildren(element("h2", {}, "Schemas"));
   for (const [name, schema] of Object.entries(api.components.schemas)) {
     const view = element("details", { id: `schema-${name}` }, element("summary", {}, element("code", {}, name)));
-    if (schema.description) view.append(element("p", {}, schema.description));
+    if (schema.description) view.append(element("p", {}, ...prose(schema.description)));
     view.append(fields(schema));
     list.append(view);
   }
@@ -162,7 +168,7 @@ async function main() {
   const answer = await fetch("openapi.json");
   if (!answer.ok) throw new Error(`openapi.json: ${answer.status}`);
   const api = await answer.json();
-  document.getElementById("about").textContent = `Version ${api.info.version}. ${api.info.description}`;
+  document.getElementById("about").append(`Version ${api.info.version}. `, ...prose(api.info.description));
   server.value = location.origin;
   const redraw = () => show(api, server.value.replace(/\/+$/, ""));
   server.addEventListener("input", redraw);
