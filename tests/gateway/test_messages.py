@@ -79,6 +79,13 @@ SHAPES: tuple[Body, ...] = (
     {"system": [{"type": "text", "text": "Be", "cache_control": {"type": "ephemeral"}}]},
     {"service_tier": "standard_only", "metadata": {"user_id": "u"}, "temperature": 0.5},
     {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+    {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "system", "content": "b"},
+            {"role": "user", "content": "c"},
+        ]
+    },
     {"thinking": {"type": "disabled"}, "tools": [], "top_k": 0, "top_p": 1, "unknown": 1},
 )
 
@@ -277,6 +284,32 @@ def test_a_key_is_taken_by_x_api_key(tmp_path: Path) -> None:
         assert (await by_key.post(MESSAGES, body())).status == 200
         await home.operator().post(f"/v1/admin/keys/{made.json()['id']}/revoke", {})
         refused(await by_key.post(MESSAGES, body()), 401, "authentication_error")
+
+    lived(tmp_path, story)
+
+
+def test_whoever_is_not_known_reads_the_same(tmp_path: Path) -> None:
+    """But for the request's own id, and by whichever header a credential came."""
+
+    async def story(home: Inhouse) -> None:
+        nobody = Caller(home.public, None)
+        made = await home.operator().post("/v1/admin/keys", {"tenant": "acme", "user": "alice"})
+        await home.operator().post(f"/v1/admin/keys/{made.json()['id']}/revoke", {})
+        token = home.tokens["acme/alice"]
+        callers = [
+            nobody,
+            *(
+                nobody.with_headers(x_api_key=key)
+                for key in ("", "x", "lg_x", token, made.json()["secret"], "lg_" + "a" * 9000)
+            ),
+            *(Caller(home.public, text) for text in ("x", token[:-4] + "AAAA")),
+        ]
+        told = []
+        for caller in callers:
+            answer = await caller.post(MESSAGES, body())
+            refused(answer, 401, "authentication_error")
+            told.append({**answer.json(), "request_id": None})
+        assert all(each == told[0] for each in told)
 
     lived(tmp_path, story)
 
