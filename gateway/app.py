@@ -43,8 +43,9 @@ from gateway.api.health import Health, Ready
 from gateway.api.messages import MESSAGES
 from gateway.api.once import Once
 from gateway.api.problems import Problems
-from gateway.api.response_calls import StoredRoute
-from gateway.api.responses import RESPONSES, CreateResponse
+from gateway.api.response_calls import ReadResponse, StoredRoute
+from gateway.api.response_create import CreateResponse
+from gateway.api.responses import RESPONSES
 from gateway.errors import ApiError, not_found
 from gateway.house import House
 from gateway.openapi.pages import pages
@@ -87,12 +88,13 @@ def public_app(house: House, draw_seed: Callable[[], int], *, docs: bool = False
 
 def stored(house: House, doorway: Doorway) -> list[Route]:
     """Responses after they were made."""
-    read, remove = response_calls.read, response_calls.remove
-    path, items = response_calls.PREFIX + "{id}", "/input_items"
-    removing = Once(house, StoredRoute(house, remove, rated=False), doorway)
+    path, items, cancel = response_calls.PREFIX + "{id}", "/input_items", "/cancel"
+    removing = StoredRoute(house, response_calls.remove, rated=False)
+    ending = StoredRoute(house, response_calls.cancel, cancel, rated=False)
     return [
-        _get(path, StoredRoute(house, read)),
-        Route(path, removing, methods=["DELETE"]),
+        _get(path, ReadResponse(house)),
+        Route(path, Once(house, removing, doorway), methods=["DELETE"]),
+        _post(path + cancel, Once(house, ending, doorway)),
         _get(path + items, StoredRoute(house, response_calls.input_items, items)),
     ]
 

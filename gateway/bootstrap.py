@@ -275,6 +275,7 @@ async def opened(
         runs = await open_runs(store, owner, clock.wall_ms, seals, secrets_of, times.linger_ms, log)
         stack.push_async_callback(runs.aclose)
         stored = await open_stored(store, owner, clock.wall_ms, seals, secrets_of, log)
+        stack.push_async_callback(stored.aclose)
         house = House(
             clock=clock,
             timings=times,

@@ -19,15 +19,20 @@ import msgspec
 from gateway.errors import ApiError, from_deny, not_found, unavailable
 from gateway.kept import Basis
 from gateway.registered import shredded
+from gateway.tape import Tape
 from policies.facts import Principal
 from policies.verdict import Deny, Reason
 from security.keyring_tenants import SecretGone, TenantSecrets
 from security.seal import Place, SealBroken, SealPurpose, Seals, secret_version
 from tenants.responses import Begun, Responses, Row, Whose
+from tenants.responses_rows import OPEN
 from tenants.store import Store, StoreUnavailable
 
 COUNTED_EVERY: Final = 12
 """In sweeps: once a minute."""
+LOOK_S: Final = 0.2
+CANCEL_LOOKS: Final = 15
+"""By then whoever works on it has ended it, or has gone."""
 ROOM_BYTES: Final = 64 * 1024
 """Of an answer, on top of what was asked."""
 
@@ -48,8 +53,31 @@ class Found:
     content: Content
 
 
+@dataclass(slots=True)
+class AtWork:
+    """A response that is made here in the background.  `begun`: it is in the database; `now`: as it is told by now, None before it has begun;
+    `streamed`: its events were asked for; `cancelling`: it is ended because somebody asked for that."""
+
+    tape: Tape
+    begun: Callable[[], bool]
+    now: Callable[[], bytes | None]
+    streamed: Callable[[], bool]
+    task: asyncio.Task[None] | None = None
+    cancelling: bool = False
+
+    async def cancel(self) -> None:
+        """Until it is over: what was generated is billed, and what there is of it is kept."""
+        self.cancelling = True
+        await self.end()
+
+    async def end(self) -> None:
+        self.tape.abandon()
+        if self.task is not None:
+            await asyncio.wait([self.task])
+
+
 class Stored:
-    """One for a gateway."""
+    """One for a gateway.  `running`: what is made here in the background."""
 
     def __init__(
         self, table: Responses, seals: Seals, secrets: TenantSecrets, log: Callable[..., None]
@@ -58,8 +86,10 @@ class Stored:
         self._seals = seals
         self._secrets = secrets
         self._log = log
+        self.running: dict[str, AtWork] = {}
         self._open: set[str] = set()
         self._sweeps = 0
+        self._watching: asyncio.Task[None] | None = None
 
     async def begin(self, who: Principal, what: Begun, content: Content | None, size: int) -> None:
         """Before anything is done for it.  `size`: of what was asked.  Raises ApiError 403, 503."""
@@ -128,6 +158,44 @@ class Stored:
             return await self.table.remove(whose_of(who), id_)
         except StoreUnavailable as why:
             raise down() from why
+
+    async def cancel(self, who: Principal, id_: str) -> None:
+        """What is made in the background ends, at whichever gateway.  Waits for it, but not for ever."""
+        if (work := self.running.get(id_)) is not None:
+            await work.cancel()
+            return
+        try:
+            wanted = await self.table.cancel(whose_of(who), id_)
+            for _ in range(CANCEL_LOOKS if wanted else 0):
+                await asyncio.sleep(LOOK_S)
+                row = await self.table.find(whose_of(who), id_)
+                if row is None or row.status not in OPEN:
+                    break
+        except StoreUnavailable as why:
+            raise down() from why
+
+    def watch(self) -> None:
+        """While anything is made here in the background: whether another gateway was asked to end it."""
+        if self.table.shared and (self._watching is None or self._watching.done()):
+            self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while self.running:
+            await asyncio.sleep(LOOK_S)
+            try:
+                begun = tuple(id_ for id_, work in self.running.items() if work.begun())
+                for id_ in await self.table.to_end(begun):
+                    if (work := self.running.get(id_)) is not None:
+                        await work.cancel()
+            except StoreUnavailable as why:
+                self._log("responses.unwatched", error=why)
+
+    async def aclose(self) -> None:
+        """What still runs ends, and is kept as what it came to."""
+        await asyncio.gather(*(work.end() for work in tuple(self.running.values())))
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
 
     # Again and again, while the house stands.
 

@@ -31,7 +31,8 @@ class Reader:
 
 
 class Tape:
-    def __init__(self, *, bytes_max: int, linger_s: float) -> None:
+    def __init__(self, *, bytes_max: int, linger_s: float | None) -> None:
+        """`linger_s` None: it goes on though nobody reads it."""
         self._bytes_max = bytes_max
         self._linger_s = linger_s
         self._head: Message | None = None
@@ -94,6 +95,10 @@ class Tape:
     def admits(self) -> bool:
         return self._whole and len(self._readers) < READERS_MAX
 
+    def so_far(self) -> bytes | None:
+        """What was said; None where a part is missing."""
+        return b"".join(self._parts) if self._whole else None
+
     def answer(self) -> tuple[int, tuple[Header, ...], bytes] | None:
         """Status, headers and body, once all of it was said; None where a part is missing."""
         if self._head is None or not (self._whole and self._said_all):
@@ -108,7 +113,7 @@ class Tape:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._readers and not self._closed:
+        if self._linger_s is not None and not self._readers and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(self._linger_s, self.abandon)
 
     def abandon(self) -> None:

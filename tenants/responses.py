@@ -33,6 +33,11 @@ class Responses:
         self._now_ms = store.clock_ms(clock_ms)
         self._tally: dict[str, tuple[int, int]] = {}
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may keep theirs in the same table."""
+        return self._store.shared
+
     def tenants(self) -> tuple[str, ...]:
         """Those that have any."""
         return tuple(self._tally)

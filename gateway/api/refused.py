@@ -115,10 +115,6 @@ _COMPLETION: _Table = {
 }
 
 _RESPONSES: _Table = {
-    "background": (
-        (False,),
-        "Answers are not made in the background here yet: leave '{name}' out.",
-    ),
     "context_management": ((), _NOT_YET),
     "conversation": ((), "'{name}' is not supported here: send the whole conversation as input."),
     "function_call": ((), "'{name}' is not a field here: use tools and tool_choice."),

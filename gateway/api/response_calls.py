@@ -2,6 +2,7 @@
 
     GET    /v1/responses/{id}                  as it was told
     GET    /v1/responses/{id}/input_items      what it was asked, and what came before
+    POST   /v1/responses/{id}/cancel           what is made in the background ends
     DELETE /v1/responses/{id}
 
 What is absent, another's and lapsed is one 404, reached by the same steps.  A response that was made from registered
@@ -11,32 +12,42 @@ Source: DESIGN.md, settled 7; SECURITY.md P8.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.endpoint import Arrival, Entry
 from gateway.api.registered_call import rated
 from gateway.api.response_items import Item
-from gateway.api.responses import DELETED, READ, items_of, may_read, output_of, record
+from gateway.api.response_object import encode, error_fields
+from gateway.api.response_stream import fault
+from gateway.api.responses import CANCELLED, DELETED, READ, items_of, may_read, output_of, record
 from gateway.api.wire import json_bytes, query_lists
-from gateway.errors import invalid
+from gateway.errors import ApiError, conflict, invalid, unavailable
 from gateway.house import House
 from gateway.identify import identify, route_name
 from gateway.kept import Basis
+from gateway.lifecycle import expires_in_ms, standing_of
+from gateway.live import LiveRequest
+from gateway.middleware.wire import Message
 from gateway.refusals import told
 from gateway.registered_records import require_log
-from gateway.stored import Found, absent
-from gateway.streaming import respond
+from gateway.stored import AtWork, Found, absent
+from gateway.streaming import HEADERS, respond, until_disconnect
 from gateway.unbroken import unbroken
 from policies.facts import Principal
+from tenants.responses_rows import OPEN
 
 PREFIX: Final = "/v1/responses/"
 LISTED_MAX: Final = 100
 LISTED: Final = 20
 _MANY = frozenset({"include"})
+_NUMBER = re.compile(r"-1|[0-9]{1,10}", re.ASCII)
+_SEQUENCE = re.compile(rb'"sequence_number":([0-9]{1,10})')
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +112,49 @@ class StoredRoute:
         require_log(self.house)
         path = entry.scope["path"]
         call = Call(self.house, entry, path[len(PREFIX) : len(path) - len(self.suffix)])
+        if not self.rated:  # whoever has used up their rate can still end and remove
+            if entry.who.tenant is not None:
+                standing_of(self.house, entry.who)
+            return await self.handler(call)
         async with rated(self.house, entry.who, entry.scope):
             return await self.handler(call)
 
 
+def view(house: House, found: Found) -> bytes:
+    """As it is by now: here, at another gateway, or after the one that made it has gone."""
+    row, told_so = found.row, found.content.response
+    work = house.stored.running.get(row.id)
+    if work is not None and (now := work.now()) is not None:
+        return now
+    if row.status in OPEN and not row.lapsed:
+        fields = msgspec.json.decode(told_so)
+        return encode(fields | {"status": row.status})
+    if row.lapsed or row.status == "failed":
+        fields = msgspec.json.decode(told_so)
+        if fields["status"] in OPEN:  # nobody was left to say more
+            return encode(fields | {"status": "failed", "error": error_fields(_lost())})
+    return told_so
+
+
 async def read(call: Call) -> bytes:
-    asked = call.query("stream", "starting_after", "include_obfuscation")
-    if asked.get("stream", "false") != "false":
-        raise invalid(
-            "stream: only what was made in the background as a stream can be streamed again.",
-            param="stream",
-        )
+    call.query("stream", "starting_after", "include_obfuscation")
     found = await call.found()
     await record(call.house, call.entry, READ, call.id)
-    return found.content.response
+    return view(call.house, found)
+
+
+async def cancel(call: Call) -> bytes:
+    """Again and again, with the same answer.  To end it takes no right to what it reads; to be told of it does."""
+    stored = call.house.stored
+    found = await stored.find(call.who, call.id)
+    if found is None:
+        raise absent()
+    if not found.row.background:
+        raise invalid("Only a response that was made with background: true can be cancelled.")
+    if found.row.status in OPEN:
+        await stored.cancel(call.who, call.id)
+        await record(call.house, call.entry, CANCELLED, call.id)
+    return view(call.house, await call.found())
 
 
 async def input_items(call: Call) -> bytes:
@@ -164,7 +204,130 @@ async def _conversation(call: Call) -> list[Item]:
 
 
 async def remove(call: Call) -> bytes:
-    if not await call.house.stored.remove(call.who, call.id):
+    """What is still made of it ends with it."""
+    stored = call.house.stored
+    if not await stored.remove(call.who, call.id):
         raise absent()
+    if (work := stored.running.get(call.id)) is not None:
+        await work.cancel()
     await record(call.house, call.entry, DELETED, call.id)
     return json_bytes({"id": call.id, "object": "response", "deleted": True})
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResponse:
+    """GET /v1/responses/{id}: as an object, or its events again from the first, or behind `starting_after`."""
+
+    house: House
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        plain = StoredRoute(self.house, read)
+        if b"stream" not in scope.get("query_string", b""):
+            await plain(scope, receive, send)
+            return
+        who = await identify(self.house, scope)
+        entry = Entry(scope, Arrival.of(self.house.clock, scope), who)
+        async with told(self.house, who, entry.arrived.request_id, route_name(scope)):
+            after = _starting_after(Call(self.house, entry, scope["path"][len(PREFIX) :]))
+            if after is not None:
+                source = await unbroken(self._source(entry))
+        if after is None:
+            await plain.serve(entry, receive, send)
+        elif isinstance(source, bytes):
+            await _sent_again(source, after, send)
+        else:
+            await until_disconnect(receive, self._follow(entry, source, after, send))
+
+    async def _source(self, entry: Entry) -> bytes | AtWork:
+        """Its events, or where they are being told.  Raises ApiError."""
+        require_log(self.house)
+        call = Call(self.house, entry, entry.scope["path"][len(PREFIX) :])
+        async with rated(self.house, entry.who, entry.scope):
+            found = await call.found()
+            work = self.house.stored.running.get(call.id)
+            if work is not None and work.streamed():
+                if not work.tape.admits:
+                    raise conflict(
+                        "response_in_progress",
+                        "No more readers are let in to its events. Ask for the response itself.",
+                    )
+                await record(self.house, entry, READ, call.id)
+                return work
+            if found.content.events is None:
+                raise invalid(
+                    "stream: only what is made in the background with stream: true is streamed again, and while "
+                    "it is made, only by the gateway that makes it. Ask for the response itself.",
+                    param="stream",
+                )
+            await record(self.house, entry, READ, call.id)
+            return found.content.events
+
+    async def _follow(self, entry: Entry, work: AtWork, after: int, send: Send) -> None:
+        """As a request of its own, which its own credential's end ends."""
+        tape, house = work.tape, self.house
+        listening = _Listening(send, after)
+        with tape.read() as reader:
+            live = LiveRequest(
+                entry.arrived.request_id,
+                entry.who,
+                lambda why: tape.interrupt(reader, why),
+                reads=entry.doing.basis.reads,
+            )
+            with house.live.entered(live, expires_in_ms=expires_in_ms(house, entry.who)):
+                try:
+                    await tape.play(reader, listening.send)
+                except ApiError as why:
+                    if not listening.started:
+                        raise
+                    await listening.end(fault(why))
+
+
+@dataclass(slots=True)
+class _Listening:
+    to: Send
+    after: int
+    started: bool = False
+
+    async def send(self, message: Message) -> None:
+        self.started = True
+        if message["type"] == "http.response.body" and message.get("body"):
+            message = {**message, "body": behind(message["body"], self.after)}
+        await self.to(message)
+
+    async def end(self, data: bytes) -> None:
+        await self.to({"type": "http.response.body", "body": data, "more_body": False})
+
+
+def _starting_after(call: Call) -> int | None:
+    """None: no events are asked for.  Raises ApiError 400."""
+    asked = call.query("stream", "starting_after", "include_obfuscation")
+    wanted = asked.get("stream", "false")
+    if wanted not in {"true", "false"}:
+        raise invalid("stream: expected true or false.", param="stream")
+    after = asked.get("starting_after", "-1")
+    if not _NUMBER.fullmatch(after):
+        raise invalid("starting_after: expected a sequence_number.", param="starting_after")
+    return int(after) if wanted == "true" else None
+
+
+def behind(events: bytes, after: int) -> bytes:
+    """Whole events, those that come behind a number.  Comments are for whoever waits, and left out."""
+    if after < 0:
+        return events
+    blocks = events.removesuffix(b"\n\n").split(b"\n\n")
+    found = ((block, _SEQUENCE.search(block)) for block in blocks)
+    return b"".join(
+        block + b"\n\n" for block, match in found if match is not None and int(match[1]) > after
+    )
+
+
+async def _sent_again(events: bytes, after: int, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+    await send({"type": "http.response.body", "body": behind(events, after), "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _lost() -> ApiError:
+    return unavailable(
+        "The server that made this response has gone. Ask again.", code="gateway_lost"
+    )

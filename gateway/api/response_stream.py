@@ -88,13 +88,22 @@ class _Calling:
 class ResponseStream:
     """One answer's.  A `streaming.Shape`."""
 
-    def __init__(self, speaking: Speaking, ended: Callable[[Last], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        speaking: Speaking,
+        ended: Callable[[Last], None] = lambda _: None,
+        *,
+        x_status: bool | None = None,
+    ) -> None:
+        """`ended` hears what it became.  `x_status`: whether progress is told in events, where the controls do not
+        say."""
         self._ended = ended
         self._head = speaking.head
         self._repeated = speaking.asked.repeated
         self._case = speaking.case
         self._vocabulary = speaking.reading.vocabulary
-        self._x_status = speaking.asked.controls.x_status
+        asked_for = speaking.asked.controls.x_status
+        self._x_status = asked_for if x_status is None else x_status
         self._gathered = Gathered(speaking.asked.controls.logprobs)
         self._number = -1
         self._index = -1  # of the item that is open, or was last
@@ -162,10 +171,15 @@ class ResponseStream:
         """The response as it is by now."""
         return response_fields(self._head, self._repeated, self._became())
 
-    def cancelled(self) -> dict[str, Any]:
-        """The response after it was cut off, once what it cost is settled."""
-        self._status = Status.CANCELLED
-        return response_fields(self._head, self._repeated, self._became(usage_of(self._case)))
+    def cut(self, status: Status, why: ApiError) -> Last:
+        """After it was cut off from outside, once what it cost is settled; readers are told so by an `error`."""
+        self._status = status
+        told = self._event("error", _error(why))
+        failed = why if status is Status.FAILED else None
+        fields = response_fields(
+            self._head, self._repeated, self._became(usage_of(self._case), failed)
+        )
+        return Last(fields, lambda _: told)
 
     @property
     def state(self) -> Status:
@@ -275,7 +289,9 @@ class ResponseStream:
         return self._in_item(what, {"content_index": 0, **fields})
 
     def _response(self, kind: str, more: Mapping[str, Any] | None = None) -> bytes:
-        status = self._status if kind != "response.created" else Status.IN_PROGRESS
+        status = self._status
+        if kind == "response.created" and not self._repeated.get("background"):
+            status = Status.IN_PROGRESS
         fields = response_fields(self._head, self._repeated, Became(status))
         return self._event(kind, {"response": fields, **(more or {})})
 

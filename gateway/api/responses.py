@@ -9,20 +9,24 @@ Refuses to know: SQL, seals (`stored`), when an event is due.  Source: API.md §
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import msgspec
-from starlette.types import Receive, Send
+from starlette.types import Send
 
-from gateway import lifecycle
-from gateway.api.answers import Answered
+from gateway.api.answers import Answered, Head
 from gateway.api.chat import templated
 from gateway.api.endpoint import Entry
-from gateway.api.generate import Asked, Family, Generate, Resolve, Speaking
+from gateway.api.generate import Asked, Family, Resolve, Speaking
 from gateway.api.response_items import OUR_PREFIX, Item, Reference, response_of, told
-from gateway.api.response_object import encode, response_answer
+from gateway.api.response_object import (
+    Became,
+    Status,
+    encode,
+    response_answer,
+    response_fields,
+)
 from gateway.api.response_stream import Last, ResponseStream, fault
 from gateway.api.schema_responses import Asking, parse_responses
 from gateway.errors import ApiError, conflict
@@ -33,6 +37,7 @@ from gateway.middleware.wire import Message, with_headers
 from gateway.provenance import Resolved
 from gateway.registered_records import write
 from gateway.stored import Content, Found, absent
+from gateway.tape import Tape
 from gateway.unbroken import unbroken
 from policies.facts import Principal
 from policies.scope.decision import renewed
@@ -41,7 +46,7 @@ from security.audit import AuditEvent
 from tenants.responses import Begun
 from tenants.responses_rows import OPEN
 
-READ, DELETED = "response.read", "response.deleted"
+READ, DELETED, CANCELLED = "response.read", "response.deleted", "response.cancelled"
 """Kinds of records."""
 REFERENCES_MAX = 32
 """Stored responses whose items one request may name."""
@@ -95,18 +100,35 @@ def may_read(house: House, who: Principal, reads: Label | None) -> None:
 
 @dataclass(slots=True)
 class Making:
-    """One response as it is made.  `last`: what it became; `kept`: whether that is stored, once it was tried."""
+    """One response as it is made.  `tape`: that of the background, where it is made there.  `last`: what it became; `kept`: whether that is stored, once it was tried."""
 
     house: House
     entry: Entry
     to: Send
+    tape: Tape | None = None
     asking: Asking | None = None
     items: tuple[Item, ...] = ()
     begun: bool = False
     stream: ResponseStream | None = None
     last: Last | None = None
     kept: bool | None = None
+    progressed: bool = False
     before: list[Label] = field(default_factory=list)
+
+    @property
+    def background(self) -> bool:
+        return self.tape is not None
+
+    @property
+    def streamed(self) -> bool:
+        """Its caller asked for events."""
+        return self.asking is not None and self.asking.controls.stream
+
+    def now(self) -> bytes | None:
+        """The response as it is by now; None before anything is told of it."""
+        if self.stream is None:
+            return None
+        return encode(self.stream.now() if self.last is None else self.last.fields)
 
     @property
     def id(self) -> str:
@@ -123,11 +145,15 @@ class Making:
         asked = await asked_of(asking, (*conversation, *self.items), reading, wall_ms, resolve)
         asked = replace(asked, resolved=self._covered(asked.resolved), repeated=asking.repeated)
         if asking.store:
-            await self._begin(asking)
+            await self._begin(asking, asked)
+        if self.background:  # as a stream that begins with its place in the queue, whoever reads it
+            asked = replace(asked, controls=replace(asked.controls, stream=True, x_status=True))
         return asked
 
     def shape(self, speaking: Speaking) -> ResponseStream:
-        self.stream = ResponseStream(speaking, self._ended)
+        assert self.asking is not None
+        x_status = self.asking.controls.x_status
+        self.stream = ResponseStream(speaking, self._ended, x_status=x_status)
         return self.stream
 
     def write(self, asked: Asked, answered: Answered) -> bytes:
@@ -140,23 +166,32 @@ class Making:
 
     async def send(self, message: Message) -> None:
         """Kept before the words that say so."""
+        stream = self.stream
+        begun = stream is not None and stream.state is not Status.QUEUED
+        if self.background and begun and not self.progressed:
+            self.progressed = True
+            await self.house.stored.progress(self.id)
         if self.begun and self.last is not None:
             if self.kept is None:
-                self.kept = await unbroken(self.keep(self.last.fields))
+                self.kept = await unbroken(self.keep(self.last))
             if not self.kept:
                 message = _unkept(message, self.last)
         await self.to(message)
 
-    async def keep(self, fields: Mapping[str, Any], events: bytes | None = None) -> bool:
-        basis = self.entry.doing.basis
-        content = Content(
-            encode(told(self.items, self.id)),
-            encode(fields),
-            Basis(model=basis.model, reads=basis.reads),
-            events,
-        )
+    async def keep(self, last: Last) -> bool:
+        """Of what was made in the background as a stream, its events too."""
+        basis, fields, events = self.entry.doing.basis, last.fields, None
+        if self.tape is not None and self.streamed:
+            so_far = self.tape.so_far()
+            events = None if so_far is None else so_far + last.words(fields)
+        content = self._content(encode(fields), basis.reads, events)
         stored, who = self.house.stored, self.entry.who
         return await stored.keep(who, self.id, str(fields["status"]), content)
+
+    def _content(self, response: bytes, reads: Label | None, events: bytes | None) -> Content:
+        assert self.asking is not None
+        basis = Basis(model=self.asking.controls.model, reads=reads)
+        return Content(encode(told(self.items, self.id)), response, basis, events)
 
     async def over(self) -> None:
         """However it ended.  Where nothing was kept, nothing is there."""
@@ -229,9 +264,16 @@ class Making:
             return Resolved((), decision)
         return replace(resolved, decision=decision)
 
-    async def _begin(self, asking: Asking) -> None:
-        what = Begun(self.id, asking.controls.model, background=False, previous=asking.previous)
-        await self.house.stored.begin(self.entry.who, what, None, len(self.entry.body))
+    async def _begin(self, asking: Asking, asked: Asked) -> None:
+        model = self.house.deployments[asking.controls.model].name
+        what = Begun(self.id, model, background=self.background, previous=asking.previous)
+        content = None
+        if self.background:  # which is asked for from now on, at whichever gateway
+            head = Head(self.id, self.entry.arrived.wall_ms // 1000, model)
+            queued = response_fields(head, asked.repeated, Became(Status.QUEUED))
+            reads = None if asked.resolved is None else asked.resolved.decision.label
+            content = self._content(encode(queued), reads, None)
+        await self.house.stored.begin(self.entry.who, what, content, len(self.entry.body))
         self.begun = True
 
 
@@ -277,30 +319,3 @@ RESPONSES = Family(
     write=_write,
     fault=fault,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CreateResponse:
-    """An `Endpoint`: the one that all families have, with a family of its own for each response."""
-
-    house: House
-    draw_seed: Callable[[], int]
-    body_bytes_max: int = 4 * 1024 * 1024
-    metered: bool = True
-    rated: bool = True
-
-    def open(self) -> None:
-        Generate(self.house, RESPONSES, self.draw_seed).open()
-
-    def check(self, entry: Entry, basis: Basis) -> None:
-        if basis.model is not None:
-            lifecycle.usable(self.house, entry.who, basis.model)
-
-    async def serve(self, entry: Entry, receive: Receive, send: Send) -> None:
-        making = Making(self.house, entry, send)
-        try:
-            await Generate(self.house, making.family, self.draw_seed).serve(
-                entry, receive, making.send
-            )
-        finally:
-            await making.over()

@@ -131,8 +131,10 @@ _STORED = (
         path="/v1/responses/{id}",
         tag=Tag.ANSWERS,
         id="retrieveResponse",
-        does="A stored response of yours.",
+        does="A stored response of yours; made in the background with `stream: true`, its events again.",
         told=(answers.Response,),
+        query=("stream", "starting_after"),
+        streams=_EVENTS,
         refuses=(404, 409),
     ),
     Operation(
@@ -143,6 +145,15 @@ _STORED = (
         does="What it was asked, and what came before in its conversation.",
         told=(answers.ResponseItems,),
         query=(*_PAGE, "order"),
+        refuses=(404, 409),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/responses/{id}/cancel",
+        tag=Tag.ANSWERS,
+        id="cancelResponse",
+        does="End a response that is made in the background.",
+        told=(answers.Response,),
         refuses=(404, 409),
     ),
     Operation(

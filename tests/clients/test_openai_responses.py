@@ -9,9 +9,11 @@ import openai
 import pytest
 from openai.types.responses import ResponseTextDeltaEvent
 
+from executor.echo import EchoExecutor
 from tests.clients.serving import Serving, serving
 from tests.clients.test_openai_python import client
 from tests.gateway.inhouse import MODEL
+from tests.gateway.test_line import Hold
 
 pytestmark = pytest.mark.slow
 
@@ -121,3 +123,31 @@ def test_what_is_stored_is_retrieved_listed_gone_on_from_and_deleted(site: Servi
         ai.responses.delete(first.id)
         with pytest.raises(openai.NotFoundError):
             ai.responses.retrieve(first.id)
+
+
+def test_what_is_made_in_the_background_is_polled_followed_and_cancelled(tmp_path: Path) -> None:
+    gate = Hold(4)
+    with serving(tmp_path, echo=EchoExecutor(gate=gate)) as site, client(site) as ai:
+        begun = ai.responses.create(model=MODEL, input="one", background=True)
+        assert begun.status in {"queued", "in_progress"}
+        cancelled = ai.responses.cancel(begun.id)
+        assert cancelled.status == "cancelled"
+        assert ai.responses.cancel(begun.id) == ai.responses.retrieve(begun.id) == cancelled
+        with ai.responses.create(model=MODEL, input="two", background=True, stream=True) as events:
+            for event in events:
+                if event.type == "response.created":
+                    id_ = event.response.id
+                if event.type == "response.output_text.delta":
+                    break
+        last = event.sequence_number
+        site.loop.call_soon_threadsafe(gate.opened.set)
+        with ai.responses.retrieve(id_, stream=True, starting_after=last) as rest:
+            kinds = [each.type for each in rest]
+        assert kinds[-1] == "response.completed"
+        whole = ai.responses.retrieve(id_)
+        while whole.status == "in_progress":
+            whole = ai.responses.retrieve(id_)
+        assert whole.status == "completed"
+        assert "two" in whole.output_text
+        ai.responses.delete(id_)
+        site.at_rest()

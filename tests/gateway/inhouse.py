@@ -132,10 +132,14 @@ class Inhouse:
         return self.folder / "run"
 
     async def at_rest(self) -> None:
-        """Nothing of any request is left anywhere."""
+        """Nothing of any request is left anywhere; what has ended in the background is being kept."""
+        async with asyncio.timeout(20):
+            while self.house.stored.running and not len(self.house.live):
+                await asyncio.sleep(0)
         assert len(self.house.live) == 0
         assert (self.house.door.gate.at_work, self.house.door.gate.waiting) == (0, 0)
         assert len(self.house.runs) == 0
+        assert not self.house.stored.running
         assert self.house.tempo.leases == 0
         assert await self.house.book.open_holds() == 0
         gauges = self.echo.gauges
@@ -258,6 +262,7 @@ async def inhouse(
         runs = await open_runs(store, owner, clock.wall_ms, seals, secrets_of, times.linger_ms, log)
         stack.push_async_callback(runs.aclose)
         stored = await open_stored(store, owner, clock.wall_ms, seals, secrets_of, log)
+        stack.push_async_callback(stored.aclose)
         house = House(
             clock=clock,
             timings=times,

@@ -160,6 +160,10 @@ def test_real_answers_are_what_it_says(tmp_path: Path) -> None:
         await asked(alice, "createResponse", {"model": MODEL, "input": "x"})
         response = {"model": MODEL, "input": "x", "store": True}
         kept = (await asked(alice, "createResponse", response))["id"]
+        behind = response | {"background": True}
+        made_behind = (await asked(alice, "createResponse", behind))["id"]
+        await asked(alice, "cancelResponse", id=made_behind)
+        await asked(alice, "cancelResponse", status=404, id="resp_none")
         for id_ in ("retrieveResponse", "listResponseInputItems", "deleteResponse"):
             await asked(alice, id_, id=kept)
             await asked(alice, id_, status=404, id="resp_none")
