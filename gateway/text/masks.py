@@ -9,7 +9,7 @@ Refuses to know: templates, roles, tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self, SupportsIndex
@@ -17,6 +17,8 @@ from typing import Any, Self, SupportsIndex
 from policies.scope.labels import Label
 
 _SENTINEL = "\x1f"  # white space to `trim`, and in no template
+_WORN = re.compile(f"({_SENTINEL}?)Lg([0-9a-f]+)q([0-9]+)q({_SENTINEL}?)")
+"""A word of any rendering: to compile one for each would cost as much as rendering."""
 
 
 class Origin(StrEnum):
@@ -61,11 +63,10 @@ class _Json(str):
 
 
 class Masks:
-    """Of one rendering."""
+    """Of one rendering.  `secret`: unguessable, in hexadecimal digits."""
 
-    def __init__(self, word: str) -> None:
-        self._word = word
-        self._worn = re.compile(f"({_SENTINEL}?){word}([0-9]+)q({_SENTINEL}?)")
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
         self._sources: list[Segment] = []
 
     def mask(self, text: str, source: str, label: Label | None = None) -> str:
@@ -73,14 +74,14 @@ class Masks:
         if not text:
             return text
         self._sources.append(Segment(text, Origin.CONTENT, source, label))
-        return f"{_SENTINEL}{self._word}{len(self._sources) - 1}q{_SENTINEL}"
+        return f"{_SENTINEL}Lg{self._secret}q{len(self._sources) - 1}q{_SENTINEL}"
 
     def reveal(self, value: Any) -> Any:
         """The same value where it has no words, or one of registered text: that keeps to itself."""
         if self._joinable(value) <= 0:
             return value
         return _mapped(
-            value, lambda text: self._worn.sub(lambda word: self._content(word).text, text)
+            value, lambda text: self._replaced(text, lambda word: self._content(word).text)
         )
 
     def conceal(self, text: str) -> str:
@@ -90,7 +91,7 @@ class Masks:
     def _joinable(self, value: Any) -> int:
         """How many words are in it; a large negative number where one is of registered text."""
         if isinstance(value, str):
-            found = [self._content(word).label for word in self._worn.finditer(value)]
+            found = [self._content(word).label for word in self._words(value)]
             return len(found) if not any(found) else -(2**62)
         if isinstance(value, Mapping):
             return sum(self._joinable(key) + self._joinable(inner) for key, inner in value.items())
@@ -100,15 +101,21 @@ class Masks:
 
     def _content(self, word: re.Match[str]) -> Segment:
         """Without its sentinel on a side it was trimmed there."""
-        content = self._sources[int(word[2])]
+        content = self._sources[int(word[3])]
         text = content.text if word[1] else content.text.lstrip()
-        return replace(content, text=text if word[3] else text.rstrip())
+        return replace(content, text=text if word[4] else text.rstrip())
+
+    def _words(self, text: str) -> Iterator[re.Match[str]]:
+        return (word for word in _WORN.finditer(text) if word[2] == self._secret)
+
+    def _replaced(self, text: str, new: Callable[[re.Match[str]], str]) -> str:
+        return _WORN.sub(lambda word: new(word) if word[2] == self._secret else word[0], text)
 
     def split(self, outline: str) -> tuple[Segment, ...]:
         """Cut an outline at its words."""
         segments: list[Segment] = []
         at = 0
-        for word in self._worn.finditer(outline):
+        for word in self._words(outline):
             segments.append(Segment(outline[at : word.start()], Origin.SCAFFOLD))
             segments.append(self._content(word))
             at = word.end()
@@ -117,7 +124,7 @@ class Masks:
 
     def blotted(self, text: str) -> str:
         """Without what was written."""
-        return self._worn.sub("…", text)
+        return self._replaced(text, lambda _: "…")
 
     def written(self) -> list[str]:
         return [source.text for source in self._sources]

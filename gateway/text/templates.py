@@ -154,7 +154,7 @@ class ChatTemplate:
                     param="chat_template_kwargs",
                 )
         values = {**extras, **self._fixed, "add_generation_prompt": add_generation_prompt}
-        masks = Masks(f"Lg{self._mint()}q")
+        masks = Masks(self._mint())
         masked = values | self._values(messages, tools, masks.mask)
         written = masks.written()
         size = sum(map(len, written))
