@@ -7,6 +7,7 @@ Source: API.md §1, §2 (44); openai-python's types.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -60,9 +61,14 @@ def flat_tools(
     fields = [_field(tool, f"tools[{i}]") for i, tool in enumerate(listed)]
     choice = _choice(chosen) if isinstance(chosen, FlatChoice) else chosen
     try:
-        return tools_of(fields, choice, parallel=parallel)
+        tools = tools_of(fields, choice, parallel=parallel)
     except ApiError as why:
         raise _flat(why) from None
+    assert tools is not None
+    own = [
+        replace(one, schema_param=f"tools[{i}].parameters") for i, one in enumerate(tools.listed)
+    ]
+    return replace(tools, listed=tuple(own))
 
 
 def _field(tool: FlatTool, at: str) -> ToolField:

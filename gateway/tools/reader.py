@@ -315,7 +315,9 @@ class Reader:
                 char = yield from self._value(char)
             char = yield from self._space(char)
             if char == "}" and begun:
-                return True, (yield)
+                char = yield
+                self._drop(char)
+                return True, char
             if char != ",":
                 break
             char = yield from self._space((yield))

@@ -131,6 +131,28 @@ def test_what_is_no_call_is_text_all_of_it(text: str) -> None:
         assert gathered(read(list(whole), HERMES)) == (whole, [])
 
 
+@pytest.mark.parametrize(
+    ("spelling", "text", "shown"),
+    (
+        ("hermes", f"<tool_call>{CALL}", ""),
+        ("hermes", f"<tool_call>{CALL[:-1]}", ""),
+        ("hermes", f"<tool_call>{CALL}\n</tool", ""),
+        ("hermes", f"<tool_call>{CALL}\n</toolbox>", "\n</toolbox>"),
+        ("smollm2", f"<tool_call>[{CALL}, ", ""),
+        ("smollm2", f"<tool_call>[{CALL} and", " and"),
+        ("llama3_json", f"{CALL}; ", ""),
+        ("llama3_json", f"{CALL}; so", "; so"),
+        ("llama3_json", f"{CALL} so", "so"),
+    ),
+)
+def test_what_only_closes_a_call_is_no_text_and_what_does_not_close_it_is(
+    spelling: str, text: str, shown: str
+) -> None:
+    expected = (shown, [("f", '{"a": 1}')])
+    assert gathered(read(list(text), SPELLINGS[spelling])) == expected
+    assert Whole(text, SPELLINGS[spelling], NAMES).read() == expected
+
+
 def test_text_around_calls_keeps_its_order_and_loses_the_space_before_them() -> None:
     text = f"One \n\n<tool_call>{CALL}</tool_call>\n two <tool_call>{CALL}</tool_call> three "
     out = read([text], HERMES)

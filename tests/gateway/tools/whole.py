@@ -151,6 +151,7 @@ class Whole:
                 at = self.value(at)
             at = self.space(at)
             if begun and self.text.startswith("}", at):
+                self.settled = at + 1
                 return at + 1
             if not self.text.startswith(",", at):
                 break
