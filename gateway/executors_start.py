@@ -16,6 +16,12 @@ from gateway.assembly import executor_command
 from gateway.house import Deployment
 from gateway.models_store import fetch
 from gateway.settings import Settings
+from gateway.settings.shape import ToolFormat
+from gateway.tools.formats import Format
+
+
+def tool_format(said: ToolFormat) -> Format | None:
+    return None if said is ToolFormat.AUTO else Format(said.value)
 
 
 async def deploy(
@@ -39,6 +45,7 @@ async def deploy(
                 numerics=model.numerics.value,
                 created_s=int(found.path.stat().st_mtime),
                 batching=model.batching.value,
+                tool_format=tool_format(model.tool_format),
             )
         )
     return deployments

@@ -27,7 +27,7 @@ from gateway.service_classes import ServiceClasses
 from gateway.stored import Stored
 from gateway.text.templates import ChatTemplate
 from gateway.text.tokenizer import Vocabulary
-from gateway.tools.formats import Style
+from gateway.tools.formats import Format, Style
 from gateway.warmth import Warmth
 from policies.facts import Price
 from policies.price import PriceList
@@ -85,6 +85,7 @@ class Deployment:
     numerics: str
     created_s: int
     batching: str = "continuous"
+    tool_format: Format | None = None  # where it is not to be told by the template
     _reading: Reading | None = field(default=None, repr=False)
 
     def reading(self) -> Reading:
@@ -100,7 +101,7 @@ class Deployment:
             vocabulary = Vocabulary.from_card(card)
             template = ChatTemplate.compile(card, vocabulary)
             fingerprint = f"lg_{card.weights_digest[:12]}_{self.numerics}"
-            style = None if template is None else template.style()
+            style = None if template is None else template.style(self.tool_format)
             self._reading = Reading(card, vocabulary, template, fingerprint, style)
         return self._reading
 

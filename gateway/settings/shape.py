@@ -52,6 +52,16 @@ class Batching(StrEnum):
     STATIC = "static"
 
 
+class ToolFormat(StrEnum):
+    """How a model writes calls of tools.  AUTO: as its chat template and its control tokens say."""
+
+    AUTO = "auto"
+    HERMES = "hermes"
+    SMOLLM2 = "smollm2"
+    LLAMA3_JSON = "llama3_json"
+    MISTRAL = "mistral"
+
+
 class Window(StrEnum):
     CALENDAR_MONTH = "calendar_month"
     CALENDAR_WEEK = "calendar_week"
@@ -136,6 +146,7 @@ class Model(Part, frozen=True, kw_only=True):
     batching: Batching = Batching.CONTINUOUS
     batch_size: Annotated[int, Meta(ge=1, le=64)] | None = None
     batch_wait_ms: Annotated[int, Meta(ge=1, le=60_000)] | None = None
+    tool_format: ToolFormat = ToolFormat.AUTO
 
 
 class Price(Part, frozen=True, kw_only=True):

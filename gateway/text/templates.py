@@ -35,7 +35,7 @@ from gateway.text.sandbox import BoundedEnvironment, Bounds, TemplateFault, Temp
 from gateway.text.tokenizer import Vocabulary
 from gateway.tools.asked import Tool
 from gateway.tools.calls import ToolCall
-from gateway.tools.formats import Style
+from gateway.tools.formats import Format, Style
 from gateway.tools.shown import shown_calls, shown_tools
 from policies.scope.labels import Label
 
@@ -121,9 +121,9 @@ class ChatTemplate:
         """None if the model has no chat template.  Raises TemplateFault."""
         return None if card.chat_template is None else cls(card.chat_template, vocabulary)
 
-    def style(self) -> Style | None:
-        """How the model calls tools, None where that is not known."""
-        return Style.of(self._source, self._vocabulary, shows=self.uses("tools"))
+    def style(self, said: Format | None = None) -> Style | None:
+        """How the model calls tools, None where that is not known.  `said`: it is known from elsewhere."""
+        return Style.of(self._source, self._vocabulary, shows=self.uses("tools"), said=said)
 
     @property
     def busy(self) -> bool:

@@ -79,9 +79,11 @@ class Style:
         return f"<[{self.ids[text]}]>" if text in self.ids else json.dumps(text)
 
     @classmethod
-    def of(cls, template: str, vocabulary: Vocabulary, *, shows: bool) -> Style | None:
-        """None where its calls could not be read."""
-        found = format_of(template, vocabulary, shows=shows)
+    def of(
+        cls, template: str, vocabulary: Vocabulary, *, shows: bool, said: Format | None = None
+    ) -> Style | None:
+        """None where its calls could not be read.  `said`: they are known to be of this form."""
+        found = said or format_of(template, vocabulary, shows=shows)
         if found is None:
             return None
         plain = _PLAIN[found]

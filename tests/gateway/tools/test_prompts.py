@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import ApiError
+from gateway.executors_start import tool_format
+from gateway.settings.shape import ToolFormat
 from gateway.text.masks import Origin
 from gateway.text.prompts import Prompt, chat_prompt
 from gateway.text.templates import ChatMessage, ChatTemplate, Piece
@@ -88,6 +90,18 @@ def test_an_unknown_form_is_not_guessed(source: str, format_: Format | None) -> 
     vocabulary = Vocabulary.from_card(card("hermes"))
     style = ChatTemplate(source, vocabulary).style()
     assert (None if style is None else style.format) == format_
+
+
+def test_a_form_that_is_set_stands_whatever_the_template_says() -> None:
+    unknown = "{{ tools }}{{ messages[0].content }}"
+    template = ChatTemplate(unknown, Vocabulary.from_card(card("hermes")))
+    assert template.style() is None
+    for said in ToolFormat:
+        style = template.style(tool_format(said))
+        assert (None if style is None else style.format.value) == (
+            None if said is ToolFormat.AUTO else said.value
+        )
+    assert {each.value for each in Format} == {each.value for each in ToolFormat} - {"auto"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
