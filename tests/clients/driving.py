@@ -38,7 +38,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     schema: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: str | None = None
+    tool_choice: str | dict[str, Any] | None = None
     leave_after: int | None = None
     """Leave the stream after so many pieces of text."""
     times: int = 1

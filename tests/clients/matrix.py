@@ -45,6 +45,9 @@ DEVIATIONS: Final[Mapping[Cell, str]] = {
         "tries every 429 again, a spent budget too: it reads neither `x-should-retry` nor the code. Each try is refused "
         "at once and costs nothing."
     ),
+    Cell("responses", "a model must call (`required`)", "LangChain.js"): (
+        'leaves `tool_choice: "required"` out where it speaks Responses; to name the tool works.'
+    ),
 }
 
 

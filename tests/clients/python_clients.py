@@ -256,7 +256,7 @@ def _joined(parts: Iterable[Any]) -> Any:
 def _read(message: Any, *, pieces: int = 0, left: bool = False) -> Answer:
     usage, said = message.usage_metadata, message.response_metadata
     return Answer(
-        text=message.text,
+        text=str(message.text),
         finish=said.get("finish_reason") or FINISHES.get(said.get("status")),
         usage=usage and (usage["input_tokens"], usage["output_tokens"]),
         calls=[Call(call["name"], json.dumps(call["args"])) for call in message.tool_calls],
@@ -280,8 +280,7 @@ def anthropic_python(ask: Ask) -> Answer:
                 {"name": tool["name"], "input_schema": tool["parameters"]} for tool in ask.tools
             ]
         if ask.tool_choice is not None:
-            kind = {"required": "any"}.get(ask.tool_choice, ask.tool_choice)
-            body["tool_choice"] = {"type": kind}
+            body["tool_choice"] = {"type": {"required": "any"}[str(ask.tool_choice)]}
         if not ask.stream:
             return _message(ai.messages.create(**body))
         text, pieces = "", 0

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import anthropic
 import jsonschema_rs
 import openai
 import pytest
@@ -47,12 +48,24 @@ LOOP = asyncio.new_event_loop()
 
 
 class Anything(type):
-    """The type of whatever a stub is asked for: can be called, subclassed, and asked again."""
+    """The type of whatever a stub is asked for: it can be called and subclassed, and has whatever is asked of it."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...] = (), space: Any = None) -> Any:
+        said = {
+            "__init__": _take,
+            "__getattr__": lambda self, name: Anything(name),
+            **(space or {}),
+        }
+        return super().__new__(cls, name, bases, said)
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Anything(name, (), {})
+        return Anything(name)
+
+
+def _take(self: object, *given: object, **named: object) -> None:
+    pass
 
 
 class Stub(types.ModuleType):
@@ -63,7 +76,7 @@ class Stub(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Anything(name, (), {})
+        return Anything(name)
 
 
 class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -150,11 +163,10 @@ def _of_ours(body: Any) -> Any:
     return {**body, "model": MODEL} if named and body else body
 
 
-def _adapt_openai() -> None:
-    """Its clients are made by the tests themselves."""
-    for client in (openai.OpenAI, openai.AsyncOpenAI):
-        begin: Any = client.__init__
-        post: Any = client.post
+def _adapt(*clients: Any) -> None:
+    """Those that the tests make themselves."""
+    for client in clients:
+        begin, post = client.__init__, client.post
 
         def init(self: Any, *, begin: Any = begin, **said: Any) -> None:
             if said.get("api_key") in {None, *THEIR_KEYS}:
@@ -165,11 +177,11 @@ def _adapt_openai() -> None:
             said["body"] = _of_ours(said.get("body"))
             return post(self, path, **said)
 
-        client.__init__ = init  # type: ignore[method-assign]
-        client.post = posted  # type: ignore[method-assign]
+        client.__init__ = init
+        client.post = posted
 
 
-_adapt_openai()
+_adapt(openai.OpenAI, openai.AsyncOpenAI, anthropic.Anthropic, anthropic.AsyncAnthropic)
 
 
 # What became of each
