@@ -79,6 +79,7 @@ def test_nothing_is_stored_that_was_not_asked_for(tmp_path: Path) -> None:
     lived(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_what_is_anothers_is_as_if_it_were_not_there(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         made = await stored(home.caller(), "a secret plan")
@@ -200,6 +201,7 @@ def with_file(id_: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": parts}]
 
 
+@pytest.mark.slow
 def test_what_was_answered_from_a_document_is_told_by_the_rights_of_now(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice, bob = home.caller(), home.caller("acme/bob")
@@ -269,6 +271,7 @@ def test_revoking_a_document_ends_who_goes_on_from_its_answer(tmp_path: Path, wh
     lived(tmp_path, story, echo=EchoExecutor(gate=gate))
 
 
+@pytest.mark.slow
 def test_who_has_no_room_is_refused_before_anything_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +347,7 @@ def test_nothing_is_left_of_what_its_caller_left(tmp_path: Path) -> None:
     lived(tmp_path, story, echo=EchoExecutor(gate=Hold(3)))
 
 
+@pytest.mark.slow
 def test_a_stream_that_failed_is_kept_as_what_it_was(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         exchange = home.caller().start("POST", RESPONSES, asked(stream=True, store=True))
@@ -375,6 +379,7 @@ def test_by_a_key_one_is_stored_and_one_removed(tmp_path: Path) -> None:
     lived(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_a_rotation_seals_them_anew_and_shredding_ends_them(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice = home.caller()
@@ -400,6 +405,7 @@ def test_a_rotation_seals_them_anew_and_shredding_ends_them(tmp_path: Path) -> N
     lived(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_who_is_forgotten_takes_them_along(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         made = await stored(home.caller(), "one")

@@ -70,6 +70,7 @@ def answers(draw: st.DrawFn) -> list[Delta]:
     return found
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=150)
 @given(answers(), st.booleans(), st.sampled_from(("stop", "length")), st.data())
 def test_any_answer_is_told_in_closed_pairs_and_is_the_whole_answer(
