@@ -11,18 +11,22 @@ from typing import Any
 
 import jsonschema_rs
 import msgspec
+import pytest
 from starlette.routing import Route
 
 from gateway.api import refused
 from gateway.app import public_app
+from gateway.bootstrap import listeners
 from gateway.openapi import answers, views
 from gateway.openapi.document import Schemas, document, named
 from gateway.openapi.operations import OPERATIONS, REFUSED, Operation
 from gateway.openapi.pages import pages
+from gateway.settings import load
 from tests.gateway.inhouse import MODEL, Answered, Caller, Inhouse, chat_body
 from tests.gateway.registered_kit import register
 from tests.gateway.test_line import lived
 from tests.gateway.test_messages import body
+from tests.gateway.test_settings import EXAMPLE, NOW_S
 
 DOCUMENT = document()
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
@@ -245,8 +249,20 @@ def test_it_can_be_read_where_it_is_served(tmp_path: Path) -> None:
         assert (await home.operator().get("/openapi.json")).json() == json.loads(
             json.dumps(DOCUMENT)
         )
-        app: Any = public_app(home.house, lambda: 1, docs=True)
-        assert set(pages()) <= {route.path for route in app.router.routes}
+
+    lived(tmp_path, story)
+
+
+@pytest.mark.parametrize("docs", (False, True))
+def test_customers_read_it_where_the_configuration_says_so(tmp_path: Path, docs: bool) -> None:
+    async def story(home: Inhouse) -> None:
+        settings = load(EXAMPLE, {}, now_s=NOW_S)
+        listen = msgspec.structs.replace(settings.listen, docs=docs, hosts=("test",))
+        asked = msgspec.structs.replace(settings, listen=listen)
+        public, admin = listeners(asked, home.house)
+        for path in pages():
+            assert (await Caller(public.app, None).get(path)).status == (200 if docs else 404)
+            assert (await Caller(admin.app, None).get(path)).status == 200
 
     lived(tmp_path, story)
 
