@@ -12,22 +12,11 @@ import pytest
 
 from tests.clients.driving import Client, node_client
 from tests.clients.matrix import Cell, Outcome
-from tests.clients.python_clients import (
-    PythonClient,
-    anthropic_python,
-    langchain_python,
-    openai_python,
-)
 
 HERE = Path(__file__).resolve().parent
 FOUND = HERE.parents[1] / "var" / "artefacts" / "clients.json"
 DECLARED = pytest.StashKey[dict[str, Cell]]()
 OUTCOMES = pytest.StashKey[dict[Cell, Outcome]]()
-PYTHON = {
-    "openai-python": openai_python,
-    "LangChain": langchain_python,
-    "anthropic-python": anthropic_python,
-}
 
 
 class Clients:
@@ -50,7 +39,9 @@ class Clients:
         }
         if name in scripts:
             return self._stack.enter_context(node_client(scripts[name]))
-        return PythonClient(PYTHON[name])
+        from tests.clients import python_clients  # whose libraries take seconds to import
+
+        return python_clients.PythonClient(python_clients.BY_NAME[name])
 
 
 @pytest.fixture(scope="session")

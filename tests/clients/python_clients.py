@@ -304,3 +304,10 @@ def _message(message: Any, pieces: int = 0) -> Answer:
         calls=[Call(b.name, json.dumps(b.input)) for b in blocks if b.type == "tool_use"],
         pieces=pieces,
     )
+
+
+BY_NAME = {
+    "openai-python": openai_python,
+    "LangChain": langchain_python,
+    "anthropic-python": anthropic_python,
+}
