@@ -92,7 +92,7 @@ def pytest_runtest_makereport(
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Only a run of all of them is told of."""
     config = session.config
-    declared = dict.fromkeys(config.stash[DECLARED].values())
+    declared = cells(config)
     found = config.stash[OUTCOMES]
     if not whole(config) or set(declared) != set(found):
         return
@@ -100,6 +100,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     rows = [{**cell._asdict(), "outcome": found[cell]} for cell in declared]
     told = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "cells": rows}
     FOUND.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def cells(config: pytest.Config) -> list[Cell]:
+    """What is declared, in the order of the files' names, however they were named to pytest."""
+    declared = config.stash[DECLARED]
+    by_file = sorted(declared, key=lambda nodeid: nodeid.partition("::")[0])
+    return list(dict.fromkeys(declared[nodeid] for nodeid in by_file))
 
 
 def whole(config: pytest.Config) -> bool:

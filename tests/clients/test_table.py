@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.conftest import DECLARED, whole
+from tests.clients.conftest import cells, whole
 from tests.clients.matrix import DEVIATIONS, Cell, Outcome, table
 from tests.clients.table import written
 
@@ -13,9 +13,9 @@ def test_the_readme_has_the_table_that_the_tests_declare(request: pytest.Fixture
     """After a change: `pytest tests/clients -m "not long"`, then `python -m tests.clients.table --write`."""
     if not whole(request.config):
         pytest.skip("only some of the clients' tests are collected")
-    cells = list(request.config.stash[DECLARED].values())
-    assert written() == table(cells)
-    assert set(DEVIATIONS) <= set(cells)
+    declared = cells(request.config)
+    assert written() == table(declared)
+    assert set(DEVIATIONS) <= set(declared)
 
 
 def test_a_cell_that_failed_or_did_not_run_is_no_pass() -> None:
