@@ -81,7 +81,7 @@ def tools_of(
 ) -> Tools | None:
     """None: there are none.  Raises ApiError 400."""
     if listed is None:
-        if choice not in {None, "none"}:
+        if choice is not None and choice != "none":
             raise invalid("tool_choice: only allowed together with tools.", param="tool_choice")
         return None
     if not listed:

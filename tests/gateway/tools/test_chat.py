@@ -321,7 +321,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     *(
         ({"tool_choice": choice}, "tool_choice")
-        for choice in ("auto", "required", {"type": "function", "function": {"name": "f"}})
+        for choice in (
+            *("auto", "required", {"type": "function", "function": {"name": "f"}}),
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TIME]}},
+        )
     ),
     ({"tools": TOOLS, "parallel_tool_calls": "no"}, "parallel_tool_calls"),
     ({"functions": [{"name": "f"}]}, "functions"),
