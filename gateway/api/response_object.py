@@ -19,6 +19,7 @@ from gateway.api.response_items import OUR_PREFIX, Call, Message, OutputText
 from gateway.errors import ApiError
 from gateway.text.reply import ShownToken
 from gateway.text.tokenizer import Vocabulary
+from gateway.tools.calls import ToolCall
 
 Output = Message | Call
 
@@ -111,6 +112,11 @@ def output_of(
     return tuple(found)
 
 
+def broken(choice: Choice) -> bool:
+    """It ended by itself in the midst of a call."""
+    return choice.finish == "stop" and any(isinstance(it, ToolCall) for it in choice.parts[-1:])
+
+
 def text_part(text: str, tokens: Sequence[ShownToken] | None, vocabulary: Vocabulary) -> OutputText:
     return OutputText(text, logprobs=logprobs_of(tokens, vocabulary))
 
@@ -125,10 +131,10 @@ def logprobs_of(
 def response_answer(repeated: Mapping[str, Any], answered: Answered) -> dict[str, Any]:
     """A whole answer that ended by itself."""
     (choice,) = answered.choices
-    cut = choice.finish == "length"
+    limited = choice.finish == "length"
     became = Became(
-        Status.INCOMPLETE if cut else Status.COMPLETED,
-        output_of(answered.head.id, choice, answered.vocabulary, cut=cut),
+        Status.INCOMPLETE if limited else Status.COMPLETED,
+        output_of(answered.head.id, choice, answered.vocabulary, cut=limited or broken(choice)),
         answered.usage,
         x_limit=answered.x_limit,
     )

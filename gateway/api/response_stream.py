@@ -108,6 +108,7 @@ class ResponseStream:
         self._number = -1
         self._index = -1  # of the item that is open, or was last
         self._open: _Text | _Calling | None = None
+        self._broken = False  # it ended by itself in the midst of a call
         self._status = Status.QUEUED
 
     def opening(self) -> bytes:
@@ -152,10 +153,11 @@ class ResponseStream:
     def closing(self) -> bytes:
         case = self._case
         cut = case.finish_reasons[0] == "length"
+        self._broken = case.finish_reasons[0] == "stop" and isinstance(self._open, _Calling)
         events = [self._begun()]
         if self._index < 0:
             events.append(self._open_text())
-        events.append(self._close("incomplete" if cut else "completed"))
+        events.append(self._close("incomplete" if cut or self._broken else "completed"))
         limit = case.limit(0) if self._x_status else x_limit_of(case)
         self._status = Status.INCOMPLETE if cut else Status.COMPLETED
         return self._end(b"".join(events), self._became(usage_of(case), limit=limit))
@@ -192,7 +194,7 @@ class ResponseStream:
     ) -> Became:
         """With the output so far; what ended otherwise than by itself has none that is whole at its end."""
         output: tuple[Output, ...] = ()
-        whole = self._status is Status.COMPLETED
+        whole = self._status is Status.COMPLETED and not self._broken
         if self._index >= 0:
             choice = self._gathered.choice(0, "")
             output = output_of(self._head.id, choice, self._vocabulary, cut=not whole)

@@ -43,7 +43,8 @@ class Hearing:
 
     @property
     def called(self) -> bool:
-        return self._reader.calls > 0
+        """Calls were made that can be run: the last one is whole, too."""
+        return self._reader.calls > 0 and self._reader.whole
 
     def push(self, piece: Piece) -> list[Heard]:
         self._ready.extend(self._reader.push(piece.text))

@@ -91,6 +91,7 @@ class Reader:
         self._mint = mint
         self._parallel = parallel
         self.calls = 0
+        self.whole = True  # no call has begun that is not complete
         self.done = False
         self.read = 0  # characters
         self._held: list[str] = []  # the last of them, undecided
@@ -155,6 +156,7 @@ class Reader:
         self._drop(char)
         self._out.append(Called(self.calls, self.decided, self._mint(self.calls), name))
         self.calls += 1
+        self.whole = False
 
     def _argue(self, chars: list[str], end: int) -> None:
         last = self._out[-1] if self._out else None
@@ -166,7 +168,7 @@ class Reader:
 
     def _called(self) -> None:
         """The arguments are complete."""
-        self._closing = True
+        self._closing = self.whole = True
         self.done = not self._parallel
 
     # The machine.

@@ -52,6 +52,20 @@ def test_a_call_is_a_block(tmp_path: Path) -> None:
     lived(tmp_path, story, echo=says("Let me see." + CALLS))
 
 
+def test_what_a_stop_sequence_cut_is_not_to_be_run(tmp_path: Path) -> None:
+    """Its input is not whole, so nothing must look like a call without any."""
+
+    async def story(home: Inhouse) -> None:
+        asked = body(tools=TOOLS, stop_sequences=["rich"], max_tokens=999)
+        told = (await home.caller().post(MESSAGES, asked)).json()
+        streamed = await home.caller().post(MESSAGES, asked | {"stream": True})
+        (end,) = [each for each in events_of(streamed.body) if each["type"] == "message_delta"]
+        for each in (told, end["delta"]):
+            assert (each["stop_reason"], each["stop_sequence"]) == ("stop_sequence", "rich")
+
+    lived(tmp_path, story, echo=says(CALLS))
+
+
 def test_who_wants_one_call_gets_one(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         choice = {"type": "auto", "disable_parallel_tool_use": True}

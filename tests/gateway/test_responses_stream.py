@@ -72,7 +72,7 @@ def answers(draw: st.DrawFn) -> list[Delta]:
 
 @pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=150)
-@given(answers(), st.booleans(), st.sampled_from(("stop", "length")), st.data())
+@given(answers(), st.booleans(), st.sampled_from(("stop", "length", "tool_calls")), st.data())
 def test_any_answer_is_told_in_closed_pairs_and_is_the_whole_answer(
     deltas: list[Delta], logprobs: bool, finish: str, data: st.DataObject
 ) -> None:

@@ -73,6 +73,13 @@ def test_a_call_that_is_cut_short_is_not_whole(tmp_path: Path) -> None:
         body = read(await home.caller().post(RESPONSES, asked(**fields)))
         assert body["status"] == "incomplete"
         assert body["output"][-1]["status"] == "incomplete"
+        fields = {"tools": TOOLS, "stop": ["rich"], "max_output_tokens": 999}
+        body = read(await home.caller().post(RESPONSES, asked(**fields)))
+        assert (body["status"], body["output"][-1]["status"]) == ("completed", "incomplete")
+        streamed = await home.caller().post(RESPONSES, asked(stream=True, **fields))
+        found = followed(events_of(streamed.body))
+        assert plain(found.last) == plain(body)
+        assert [item["status"] for item in found.output] == ["incomplete"]
 
     lived(tmp_path, story, echo=says(CALLS))
 

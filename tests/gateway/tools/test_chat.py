@@ -227,9 +227,24 @@ def test_a_stop_string_ends_a_call_too(tmp_path: Path) -> None:
         whole, events = await both(home, tools=TOOLS, stop=["Ulm"])
         (call,) = whole["choices"][0]["message"]["tool_calls"]
         assert call["function"]["arguments"] == '{"city": "'
+        assert whole["choices"][0]["finish_reason"] == "stop"  # nothing that could be run
         assert_same(whole, events)
 
     answering(tmp_path, ONE, story)
+
+
+def test_calls_are_to_be_run_only_where_the_last_is_whole(tmp_path: Path) -> None:
+    """Whoever sees `tool_calls` runs them.  Whatever ended the answer, a string or the model itself."""
+    first, second = TWO.index("}"), TWO.rindex("{}") + 1
+    ends = {first - 4: "stop", first + 1: "tool_calls", second: "stop", second + 1: "tool_calls"}
+    for end, reason in ends.items():
+
+        async def story(home: Inhouse, reason: str = reason) -> None:
+            whole, events = await both(home, tools=TOOLS)
+            assert whole["choices"][0]["finish_reason"] == reason
+            assert_same(whole, events)
+
+        answering(tmp_path / str(end), TWO[:end], story)
 
 
 def test_each_choice_has_its_own_calls(tmp_path: Path) -> None:
