@@ -91,7 +91,7 @@ def _says(complaint: str) -> str:
     elif "not present in a registry" in complaint:
         says = "a $ref leads out of the schema, and nothing is ever fetched; use #/$defs"
     elif complaint.startswith("Unimplemented keys"):
-        says = "these keywords are not supported: " + complaint.partition(":")[2].strip()
+        says = "these keywords are not supported: " + lines[0].partition(":")[2].strip()
     elif "fuel exhausted" in complaint or "too large" in complaint:
         says = "it is too complex"
     else:

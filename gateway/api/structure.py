@@ -185,4 +185,6 @@ def named(why: ApiError, asked: Structure | None) -> ApiError:
     if asked is not None and why.code in {"invalid_grammar", "grammar_too_costly"}:
         line = _LINE.search(why.message)
         why.param = asked.param if line is None else asked.params.get(int(line[1]), asked.param)
+        if line is not None and asked.params:  # of a grammar that the client has never seen
+            why.message = why.message.replace(f"{line[0]} ", "", 1)
     return why

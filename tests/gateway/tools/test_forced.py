@@ -168,6 +168,8 @@ def test_a_schema_that_cannot_be_kept_names_its_tool() -> None:
         assert says in told
         why = named(ApiError(400, "x", "invalid_grammar", f"The answer's shape: {told}."), asked)
         assert why.param == "tools[1].function.parameters"
+        for ours in ("in line", "call:", "x-guidance"):
+            assert ours not in why.message, "the client wrote a schema and no grammar"
 
 
 def shape(kind: GrammarKind, text: str = "") -> Structure:
