@@ -42,7 +42,7 @@ from gateway.api.schema_response_tools import (
     shown_choice,
     shown_tool,
 )
-from gateway.api.schema_tools import TOOLS_MAX
+from gateway.api.schema_tools import DESCRIPTION_CHARS_MAX, TOOLS_MAX
 from gateway.api.structure import JsonSchema, ResponseFormat
 from gateway.errors import ApiError, invalid
 from gateway.quoting import fit
@@ -69,10 +69,12 @@ _VERSION = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
 class _Format(msgspec.Struct, frozen=True):
+    """All of it is repeated in every answer and kept with it; the model is shown none of it."""
+
     type: str
     name: str | None = None
     schema: dict[str, Any] | None = None
-    description: str | None = None
+    description: Annotated[str, Meta(max_length=DESCRIPTION_CHARS_MAX)] | None = None
     strict: bool | None = None
 
 

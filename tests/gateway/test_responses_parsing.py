@@ -84,6 +84,19 @@ WRONG: tuple[tuple[dict[str, object], str | None], ...] = (
         {"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}},
         "text.format.name",
     ),
+    (
+        {
+            "text": {
+                "format": {
+                    "type": "json_schema",
+                    "name": "x",
+                    "schema": {},
+                    "description": "x" * 16_385,
+                }
+            }
+        },
+        "text.format.description",
+    ),  # repeated in every answer, and kept with it, yet no part of the prompt
     ({"text": {"verbosity": "extreme"}}, "text.verbosity"),
     ({"reasoning": {"effort": "heroic"}}, "reasoning.effort"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
