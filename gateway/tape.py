@@ -43,6 +43,7 @@ class Tape:
         self._said_all = False
         self._closed = False
         self._why: BaseException | None = None
+        self._stopped: Exception | None = None
         self._readers: list[Reader] = []
         self._changed = asyncio.Event()
         self._left = asyncio.Event()
@@ -116,7 +117,9 @@ class Tape:
         if self._linger_s is not None and not self._readers and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(self._linger_s, self.abandon)
 
-    def abandon(self) -> None:
+    def abandon(self, why: Exception | None = None) -> None:
+        """`why`: what whoever has heard nothing of it yet hears, where the work has no words of its own."""
+        self._stopped = why
         self._left.set()
         self._stir()
 
@@ -148,7 +151,8 @@ class Tape:
         while not (self._closed or self._is_stream()):
             await self._wait(reader)
         if self._head is None:
-            raise self._why or ClientGone()
+            gone = self._why is None or isinstance(self._why, ClientGone)
+            raise (self._stopped if gone else self._why) or ClientGone()
         await send(with_headers(self._head, more))
         async for part in self._following(reader):
             await send({"type": "http.response.body", "body": part, "more_body": True})

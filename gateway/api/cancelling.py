@@ -3,9 +3,10 @@
     POST /v1/requests/cancel   {"idempotency_key": "…"}   →   {"cancelled": true}
 
 Who only goes away may come back, so work by a key goes on a while without a listener (`tape`).  This says that
-nobody will: everybody who reads it is cut off, and it is over when the answer comes.  What was generated is billed,
-as when anybody leaves.  A key belongs to its principal, so nobody can stop another's work, nor learn whether there
-is any.  `cancelled` is false where nothing by that key runs at this gateway; at another it ends by itself.
+nobody will, and it is over when the answer comes: a stream that has begun is cut off for everybody who reads it, and
+whoever has heard nothing yet hears 409 `request_cancelled`.  What was generated is billed, as when anybody leaves.
+A key belongs to its principal, so nobody can stop another's work, nor learn whether there is any.  `cancelled` is
+false where nothing by that key runs at this gateway; at another it ends by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from starlette.types import Receive, Send
 from gateway import strict_json
 from gateway.api.endpoint import Entry
 from gateway.api.wire import json_bytes
+from gateway.errors import ApiError, conflict
 from gateway.house import House
 from gateway.idempotency import HEADER, client_key
 from gateway.kept import Basis
@@ -51,9 +53,16 @@ class Cancel:
         digests = [self.house.digests.key(entry.who, f"POST {each}", key) for each in self.routes]
         runs = [run for digest in digests if (run := self.house.runs.find(digest)) is not None]
         for run in runs:
-            run.tape.abandon()
+            run.tape.abandon(_stopped())
             await run.over()
         await respond(send, 200, json_bytes({"cancelled": bool(runs)}))
+
+
+def _stopped() -> ApiError:
+    return conflict(
+        "request_cancelled",
+        "This request was stopped by its Idempotency-Key, with POST /v1/requests/cancel. What was generated of it is charged.",
+    )
 
 
 class CancelRequest(msgspec.Struct, frozen=True):

@@ -51,6 +51,25 @@ def test_what_is_stopped_is_over_at_once_and_billed_once(tmp_path: Path, *, stre
     lived(tmp_path, story, echo=EchoExecutor(gate=gate))
 
 
+@pytest.mark.parametrize("stream", (False, True))
+def test_who_heard_nothing_yet_hears_that_it_was_stopped(tmp_path: Path, *, stream: bool) -> None:
+    """An answer like any other, and one that no client asks for again by itself."""
+    gate = Hold()
+
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        running = start(alice, stream=stream)
+        await gate.waiting.wait()
+        assert (await cancel(alice)).json() == {"cancelled": True}
+        told = await running.end()
+        assert (told.status, told.error["code"]) == (409, "request_cancelled")
+        assert told.headers["x-should-retry"] == "false"
+        (row,) = await reservations(home)
+        assert row["state"] == "SETTLED"
+
+    lived(tmp_path, story, echo=EchoExecutor(gate=gate))
+
+
 def test_who_waits_is_stopped_at_no_cost_and_its_key_is_free(tmp_path: Path) -> None:
     gate = Hold()
 
