@@ -38,6 +38,8 @@ HELD_BYTES_MAX = 64 * 1024
 """Pipelined bytes held back for one connection.  A client that sends more is cut off: nobody needs
 it, and beyond it we could not see it leave."""
 LINGER_BYTES_MAX = 1024 * 1024
+UNSENT_BYTES = 64 * 1024
+"""Up to here a transport takes what is written without making anybody wait (asyncio's own high-water mark)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,8 @@ class GuardedConnection(TCPServer):
         """Bytes; b"" at the end of the input; None: the request under way was answered first.
         TimeoutError at `until`, which does not count while an answer is awaited."""
         if self._reading is None and not or_answered:
+            if until is None:
+                return await self.reader.read(READ_BYTES)
             async with asyncio.timeout_at(until):
                 return await self.reader.read(READ_BYTES)
         if self._reading is None:
@@ -274,7 +278,11 @@ class GuardedConnection(TCPServer):
         Ours ends such a handler; in the connection's own task there is nobody to end."""
         if not data:
             return
-        if not self._muted and not self.writer.transport.is_closing():
+        transport = self.writer.transport
+        if not self._muted and not transport.is_closing():
+            if transport.get_write_buffer_size() + len(data) <= UNSENT_BYTES:
+                self.writer.write(data)  # nobody would have to wait: no lock, no deadline
+                return
             async with self.send_lock:
                 try:
                     async with asyncio.timeout(self._bounds.write_s):
