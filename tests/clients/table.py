@@ -1,5 +1,5 @@
-"""`python -m tests.clients.table`: the table of clients as the last whole run found it; `--write` puts it into
-the README."""
+"""`python -m tests.clients.table`: the tables of clients as the last whole run found them; `--write` puts the one
+of endpoints into the first README, and the one of all that was tried into ours."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import re
 import sys
 from pathlib import Path
 
-from tests.clients.matrix import Cell, Outcome, table
+from tests.clients.matrix import Cell, Outcome, summary, table
 
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
+PAGES = {ROOT / "README.md": summary, ROOT / "tests" / "clients" / "README.md": table}
 FOUND = ROOT / "var" / "artefacts" / "clients.json"
 PLACE = re.compile(
     r"(?<=<!-- clients: tests/clients/table.py -->\n).*?(?=<!-- /clients -->)", re.DOTALL
 )
 
 
-def written() -> str:
-    """What stands in the README."""
-    found = PLACE.search(README.read_text("utf-8"))
-    assert found is not None, "README.md has no place for the table of clients"
+def written(page: Path) -> str:
+    """What stands there."""
+    found = PLACE.search(page.read_text("utf-8"))
+    assert found is not None, f"{page} has no place for the table of clients"
     return found[0].strip() + "\n"
 
 
@@ -34,11 +34,12 @@ def main(arguments: list[str]) -> int:
         Cell(row["endpoint"], row["what"], row["client"]): Outcome(row["outcome"])
         for row in told["cells"]
     }
-    text = table(cells, cells)
-    print(f"{text}\nRun of {told['at']}.")
+    print(f"{summary(cells, cells)}\n{table(cells, cells)}\nRun of {told['at']}.")
     if "--write" in arguments:
-        page = README.read_text("utf-8")
-        README.write_text(PLACE.sub(lambda _: f"\n{text}\n", page), "utf-8")
+        for page, shown in PAGES.items():
+            text = shown(cells, cells)
+            said = PLACE.sub(lambda _, text=text: f"\n{text}\n", page.read_text("utf-8"))  # type: ignore[misc]
+            page.write_text(said, "utf-8")
     return 0
 
 

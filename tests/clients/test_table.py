@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.clients.conftest import cells, whole
-from tests.clients.matrix import DEVIATIONS, Cell, Outcome, table
-from tests.clients.table import written
+from tests.clients.matrix import DEVIATIONS, Cell, Outcome, summary, table
+from tests.clients.table import PAGES, written
 
 
-def test_the_readme_has_the_table_that_the_tests_declare(request: pytest.FixtureRequest) -> None:
+def test_the_readmes_have_the_tables_that_the_tests_declare(request: pytest.FixtureRequest) -> None:
     """After a change: `pytest tests/clients -m "not long"`, then `python -m tests.clients.table --write`."""
     if not whole(request.config):
         pytest.skip("only some of the clients' tests are collected")
     declared = cells(request.config)
-    assert written() == table(declared)
+    for page, shown in PAGES.items():
+        assert written(page) == shown(declared), page
     assert set(DEVIATIONS) <= set(declared)
 
 
@@ -31,3 +32,14 @@ def test_a_deviation_has_its_number_and_its_reason() -> None:
     shown = table([cell])
     assert f"| {cell.what} | 1 |" in shown
     assert f"\n1. {cell.client} {DEVIATIONS[cell]}" in shown
+
+
+def test_a_summary_is_as_good_as_its_worst_part() -> None:
+    [cell] = [cell for cell in DEVIATIONS if cell.what.startswith("a spent budget")]
+    other = Cell("chat", "listed", "AI SDK")
+    passed = {cell: Outcome.PASSED, other: Outcome.PASSED}
+    path = "| `POST /v1/chat/completions` |"
+    assert f"{path} ✓ 1 |" in summary(passed, passed)
+    assert f"{path} not run |" in summary(passed, {cell: Outcome.PASSED})
+    assert f"{path} **fails** |" in summary(passed, {cell: Outcome.PASSED, other: Outcome.FAILED})
+    assert f"{path} ✓ |" in summary([other])
