@@ -80,8 +80,8 @@ def _explain(why: Exception, scope: Scope) -> tuple[str, ApiError]:
     reason = str(getattr(why, "reason", "denied"))
     if isinstance(why, AuthMalformed):
         return reason, invalid(
-            "Send exactly one credential, in the Authorization header: 'Authorization: Bearer …' (or "
-            "'Authorization: DPoP …' with one DPoP header).",
+            "Send exactly one credential: 'Authorization: Bearer …' (or 'Authorization: DPoP …' with one DPoP "
+            "header), or a key as 'x-api-key: …', and not both.",
             code="malformed_credential",
         )
     if isinstance(why, AuthUnavailable):

@@ -158,7 +158,7 @@ async def cancel(call: Call) -> bytes:
 
 
 async def input_items(call: Call) -> bytes:
-    asked = call.query("limit", "order", "after", "before")
+    asked = call.query("limit", "order", "after")
     limit = asked.get("limit", str(LISTED))
     if not (limit.isascii() and limit.isdigit() and len(limit) < 4) or not (
         1 <= int(limit) <= LISTED_MAX

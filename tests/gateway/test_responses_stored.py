@@ -168,7 +168,15 @@ def test_what_it_was_asked_is_listed(tmp_path: Path) -> None:
         rest = (await alice.get(path, f"after={page['last_id']}")).json()
         assert [each["id"] for each in rest["data"]] == ids[2::-1]
         assert not rest["has_more"]
-        for query in ("limit=0", "limit=101", "limit=x", "order=up", "after=x", "other=1"):
+        for query in (
+            "limit=0",
+            "limit=101",
+            "limit=x",
+            "order=up",
+            "after=x",
+            "before=x",
+            "other=1",
+        ):
             assert (await alice.get(path, query)).status == 400, query
         await remove(alice, first["id"])
         left = (await alice.get(path, "order=asc")).json()
