@@ -82,7 +82,7 @@ class Gate:
         except asyncio.CancelledError:
             if woken.done() and not woken.cancelled():
                 self.leave(request_id)  # its turn had come meanwhile
-            else:
+            elif place in line.waiting:  # and is not given to it in the same turn of the loop
                 line.waiting.remove(place)
                 self.waiting -= 1
                 self._tidy(who.rank, who.tenant, line)
@@ -129,9 +129,10 @@ class Gate:
         lines[tenant] = line  # behind the others of its rank
         _, request_id, woken = line.waiting.popleft()
         self.waiting -= 1
-        self._begin(request_id)
         self._tidy(rank, tenant, line)
-        woken.set_result(None)
+        if not woken.done():  # else whoever waited has been cancelled, and has not run since
+            self._begin(request_id)
+            woken.set_result(None)
 
     def _tidy(self, rank: Rank, tenant: str | None, line: _Line) -> None:
         if not line.waiting:

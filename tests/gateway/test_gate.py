@@ -98,6 +98,19 @@ def test_who_gives_up_leaves_no_place_taken() -> None:
     assert play(scene).entered == ["first", "stays"]
 
 
+def test_who_is_cancelled_just_before_their_turn_is_passed_over() -> None:
+    async def scene(played: Played) -> None:
+        await played.come("first", ACME)
+        gone, stays = await played.come("gone", ACME), await played.come("stays", ACME)
+        gone.cancel()
+        played.gate.leave("first")  # in the same turn of the loop
+        await stays
+        assert gone.cancelled()
+        await played.leave("stays")
+
+    assert play(scene).entered == ["first", "stays"]
+
+
 def test_a_turn_is_over_by_itself() -> None:
     async def scene(played: Played) -> None:
         await played.come("stuck", ACME)
