@@ -163,7 +163,8 @@ def sweep(conn: Connection, *, now_ms: int, most: int = SWEEP_MOST) -> int:
     if failed:
         conn.execute(update(_T).where(_T.c.id.in_(failed), lapsed).values(status="failed"))
     count = len(failed)
-    for over in (lapsed, and_(_T.c.expires_at_ms <= now_ms, ~_IS_OPEN)):
+    unheard = and_(lapsed, _T.c.background.is_(False))
+    for over in (unheard, and_(_T.c.expires_at_ms <= now_ms, ~_IS_OPEN)):
         gone = _some(conn, over, most)
         if gone:
             conn.execute(delete(_T).where(_T.c.id.in_(gone), over))

@@ -151,6 +151,19 @@ def test_whoever_died_leaves_a_failure_in_the_background_and_nothing_else(done: 
     done(op)
 
 
+def test_many_that_somebody_died_over_all_leave_a_failure(done: Done) -> None:
+    def op(conn: Connection) -> None:
+        for index in range(5):
+            begin(conn, f"back{index}", background=True)
+        begin(conn, "fore")
+        assert [rows.sweep(conn, now_ms=LAPSED_MS, most=2) for _ in range(4)] == [3, 2, 1, 0]
+        assert there(conn) == {f"back{index}" for index in range(5)}
+        found = [find(conn, id_, at_ms=LAPSED_MS) for id_ in there(conn)]
+        assert {None if each is None else each.status for each in found} == {"failed"}
+
+    done(op)
+
+
 def test_all_go_when_their_time_is_over(done: Done) -> None:
     def op(conn: Connection) -> None:
         begin(conn, "over")
