@@ -369,6 +369,17 @@ def test_who_leaves_before_they_heard_of_it_leaves_nothing(tmp_path: Path) -> No
     lived(tmp_path, story, echo=echo)
 
 
+def test_however_it_is_spelt_it_is_made_there(tmp_path: Path) -> None:
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        spelt = json.dumps(asked(background=True)).replace('"background"', '"b\\u0061ckground"')
+        body = read(await alice.post(RESPONSES, spelt.encode()))
+        assert body["status"] in {"queued", "in_progress"}
+        await settled(alice, body["id"])
+
+    lived(tmp_path, story)
+
+
 def test_by_a_key_it_is_begun_once(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice = keyed(home.caller())
