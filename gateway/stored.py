@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,12 +56,14 @@ class Found:
 @dataclass(slots=True)
 class AtWork:
     """A response that is made here in the background.  `begun`: it is in the database; `now`: as it is told by now, None before it has begun;
-    `streamed`: its events were asked for; `cancelling`: it is ended because somebody asked for that."""
+    `streamed`: its events were asked for; `claim`: of the key by which it was asked for; `cancelling`: it is ended because
+    somebody asked for that."""
 
     tape: Tape
     begun: Callable[[], bool]
     now: Callable[[], bytes | None]
     streamed: Callable[[], bool]
+    claim: str | None = None
     task: asyncio.Task[None] | None = None
     cancelling: bool = False
 
@@ -173,6 +175,13 @@ class Stored:
                     break
         except StoreUnavailable as why:
             raise down() from why
+
+    async def cancel_claimed(self, claims: Collection[str]) -> bool:
+        """The same of what was begun here by one of these keys; False where nothing was."""
+        works = [each for each in self.running.values() if each.claim in claims]
+        for work in works:
+            await work.cancel()
+        return bool(works)
 
     def watch(self) -> None:
         """While anything is made here in the background: whether another gateway was asked to end it."""

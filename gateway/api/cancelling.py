@@ -4,7 +4,8 @@
 
 Who only goes away may come back, so work by a key goes on a while without a listener (`tape`).  This says that
 nobody will, and it is over when the answer comes: a stream that has begun is cut off for everybody who reads it, and
-whoever has heard nothing yet hears 409 `request_cancelled`.  What was generated is billed, as when anybody leaves.
+whoever has heard nothing yet hears 409 `request_cancelled`.  A response that was begun by the key and is made in the
+background ends as by a cancel of its own.  What was generated is billed, as when anybody leaves.
 A key belongs to its principal, so nobody can stop another's work, nor learn whether there is any.  `cancelled` is
 false where nothing by that key runs at this gateway; at another it ends by itself.
 """
@@ -55,7 +56,8 @@ class Cancel:
         for run in runs:
             run.tape.abandon(_stopped())
             await run.over()
-        await respond(send, 200, json_bytes({"cancelled": bool(runs)}))
+        behind = await self.house.stored.cancel_claimed(digests)
+        await respond(send, 200, json_bytes({"cancelled": bool(runs) or behind}))
 
 
 def _stopped() -> ApiError:

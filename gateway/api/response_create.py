@@ -70,13 +70,17 @@ class CreateResponse:
         doing = Doing(basis=entry.doing.basis, claim=entry.doing.claim)
         inner = replace(entry, who=_outliving(entry.who), doing=doing)
         making = Making(self.house, inner, tape.send, tape)
-        work = AtWork(tape, lambda: making.begun, making.now, lambda: making.streamed)
+        work = AtWork(
+            tape, lambda: making.begun, making.now, lambda: making.streamed, claim=doing.claim
+        )
         work.task = asyncio.create_task(self._work(making, work))
         try:
             await until_disconnect(receive, self._told(making, work, entry, send))
         finally:
             if tape.status is None:  # nobody has heard of it, and nobody can ask for it
                 await unbroken(work.cancel())
+            # What goes on without whoever left will be billed: by their key it is not begun again.
+            entry.doing.spent = doing.spent if work.task.done() else True
 
     async def _told(self, making: Making, work: AtWork, entry: Entry, send: Send) -> None:
         """Where it stands, or all of its events.  Raises what refused it."""

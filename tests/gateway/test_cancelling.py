@@ -12,9 +12,11 @@ import pytest
 from executor.contract import Submit
 from executor.echo import EchoExecutor
 from gateway.app import GENERATING
+from gateway.house import Timings
 from policies.facts import Limits
 from tests.gateway.inhouse import PLAN, Answered, Caller, Inhouse
 from tests.gateway.once_kit import KEY, ask, keyed, reservations, start, turns
+from tests.gateway.response_kit import RESPONSES, asked
 from tests.gateway.test_line import Hold, lived
 
 CANCEL = "/v1/requests/cancel"
@@ -193,3 +195,55 @@ def test_one_that_is_stopped_before_it_has_begun_never_runs(tmp_path: Path) -> N
         await asyncio.gather(running.task, return_exceptions=True)
 
     lived(tmp_path, story, echo=EchoExecutor(gate=gate))
+
+
+@pytest.mark.parametrize("stream", (False, True))
+def test_what_a_key_began_in_the_background_is_over_too(tmp_path: Path, *, stream: bool) -> None:
+    gate = Hold(3)
+
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        body = asked("abcdefghij", background=True, stream=stream)
+        first = keyed(alice).start("POST", RESPONSES, body)
+        await gate.waiting.wait()
+        if stream:
+            await first.until(lambda e: b"output_text.delta" in b"".join(e.parts))
+        else:
+            assert (await first.end()).json()["status"] in {"queued", "in_progress"}
+        assert (await cancel(home.caller("acme/bob"))).json() == {"cancelled": False}
+        assert (await cancel(alice)).json() == {"cancelled": True}
+        assert (home.echo.gauges.running, home.echo.gauges.waiting) == (0, 0)
+        first.leave()
+        await asyncio.gather(first.task, return_exceptions=True)
+        again = await keyed(alice).post(RESPONSES, body)
+        assert again.status == (409 if stream else 200), "closed or told again, and not begun again"
+        (row,) = await reservations(home)
+        assert row["state"] == "SETTLED"
+        id_ = row["request_id"].removeprefix("req_")
+        found = await alice.get(f"{RESPONSES}/resp_{id_}")
+        assert found.json()["status"] == "cancelled"
+        assert (await cancel(alice)).json() == {"cancelled": False}
+
+    lived(tmp_path, story, echo=EchoExecutor(gate=gate))
+
+
+def test_what_goes_on_in_the_background_is_not_begun_again_by_its_key(tmp_path: Path) -> None:
+    gate = Hold(3)
+
+    async def story(home: Inhouse) -> None:
+        alice = home.caller()
+        body = asked("abcdefghij", background=True, stream=True)
+        first = keyed(alice).start("POST", RESPONSES, body)
+        await first.until(lambda e: b"output_text.delta" in b"".join(e.parts))
+        first.leave()
+        await asyncio.gather(first.task, return_exceptions=True)
+        await turns(lambda: not len(home.house.runs))
+        again = await keyed(alice).post(RESPONSES, body)
+        assert (again.status, again.error["code"]) == (409, "idempotency_result_gone")
+        gate.opened.set()
+        await home.house.live.emptied()
+        await home.at_rest()
+        (row,) = await reservations(home)
+        assert row["state"] == "SETTLED"
+
+    lived(tmp_path, story, echo=EchoExecutor(gate=gate), timings=Timings(linger_ms=200))
