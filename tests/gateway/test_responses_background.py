@@ -361,6 +361,9 @@ def test_who_leaves_before_they_heard_of_it_leaves_nothing(tmp_path: Path) -> No
         while not await kept(home):
             await asyncio.sleep(0)
         exchange.leave()
+        (work,) = home.house.stored.running.values()
+        while not work.cancelling:  # its leaving has been heard
+            await asyncio.sleep(0)
         held.set()
         await exchange.end()
         await home.at_rest()
