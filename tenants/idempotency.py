@@ -15,6 +15,7 @@ from policies.idempotency import Verdict
 from tenants import idempotency_rows as rows
 from tenants.idempotency_rows import LEASE_S, SWEEP_MOST, TTL_S, Claim, Found
 from tenants.store import Store
+from tenants.tally import Tally
 
 __all__ = ["LEASE_S", "TTL_S", "Claim", "Found", "IdempotencyKeys"]
 
@@ -31,30 +32,29 @@ class IdempotencyKeys:
         self._store = store
         self._owner = owner
         self._now_ms = store.clock_ms(clock_ms)
-        self._tally: dict[str, tuple[int, int]] = {}
+        self._tally = Tally()
 
     def tenants(self) -> tuple[str, ...]:
         """Those that have any."""
-        return tuple(self._tally)
+        return self._tally.tenants()
 
     def has_room(self, tenant: str, size_bytes: int) -> bool:
-        """As last counted, and by what this process has added since."""
-        return self._tally.get(tenant, (0, 0))[1] + size_bytes <= ANSWERS_BYTES_MAX
+        return self._tally.of(tenant)[1] + size_bytes <= ANSWERS_BYTES_MAX
 
     async def claim(self, ask: Claim) -> Found:
-        room = self._tally.get(ask.tenant, (0, 0))[0] < KEYS_MAX
+        room = self._tally.of(ask.tenant)[0] < KEYS_MAX
         found = await self._store.write(
             lambda conn: rows.claim(
                 conn, ask, owner=self._owner, now_ms=self._now_ms(conn), room=room
             )
         )
         if found.verdict is Verdict.RUN:
-            self._add(ask.tenant, 1, 0)
+            self._tally.add(ask.tenant, 1, 0)
         return found
 
     async def keep(self, ask: Claim, sealed: bytes, version: int) -> bool:
         """Done, and its answer is told again.  False where the key is somebody else's by now."""
-        self._add(ask.tenant, 0, len(sealed))
+        self._tally.add(ask.tenant, 0, len(sealed))
         return await self._finish(ask, sealed, version, None)
 
     async def close(self, ask: Claim, why: str) -> bool:
@@ -63,7 +63,7 @@ class IdempotencyKeys:
 
     async def free(self, ask: Claim) -> None:
         if await self._store.write(lambda conn: rows.free(conn, ask.digest, ask.request_id)):
-            self._add(ask.tenant, -1, 0)
+            self._tally.add(ask.tenant, -1, 0)
 
     async def renew(self, digests: Sequence[str]) -> None:
         if digests:
@@ -88,7 +88,7 @@ class IdempotencyKeys:
         return await self._store.write(lambda conn: rows.drop(conn, tenant, version, why))
 
     async def counted(self) -> None:
-        self._tally = dict(await self._store.read(rows.tally))
+        self._tally.count(await self._store.read(rows.tally))
 
     async def _finish(
         self, ask: Claim, sealed: bytes | None, version: int, why: str | None
@@ -96,7 +96,3 @@ class IdempotencyKeys:
         return await self._store.write(
             lambda conn: rows.finish(conn, ask.digest, ask.request_id, sealed, version, why)
         )
-
-    def _add(self, tenant: str, keys: int, size_bytes: int) -> None:
-        had = self._tally.get(tenant, (0, 0))
-        self._tally[tenant] = had[0] + keys, had[1] + size_bytes

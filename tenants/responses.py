@@ -13,6 +13,7 @@ from typing import Final
 from tenants import responses_rows as rows
 from tenants.responses_rows import KEPT_S, LEASE_S, SWEEP_MOST, Begun, Row, Whose
 from tenants.store import Store
+from tenants.tally import Tally
 
 __all__ = ["CHAIN_MAX", "KEPT_S", "LEASE_S", "Begun", "Responses", "Row", "Whose"]
 
@@ -31,7 +32,7 @@ class Responses:
         self._store = store
         self._owner = owner
         self._now_ms = store.clock_ms(clock_ms)
-        self._tally: dict[str, tuple[int, int]] = {}
+        self._tally = Tally()
 
     @property
     def shared(self) -> bool:
@@ -40,30 +41,29 @@ class Responses:
 
     def tenants(self) -> tuple[str, ...]:
         """Those that have any."""
-        return tuple(self._tally)
+        return self._tally.tenants()
 
     def has_room(self, tenant: str, size_bytes: int) -> bool:
-        """As last counted, and by what this process has added since."""
-        many, size = self._tally.get(tenant, (0, 0))
+        many, size = self._tally.of(tenant)
         return many < KEPT_MAX and size + size_bytes <= BYTES_MAX
 
     async def begin(self, whose: Whose, what: Begun) -> None:
         await self._store.write(
             lambda conn: rows.begin(conn, whose, what, owner=self._owner, now_ms=self._now_ms(conn))
         )
-        self._add(whose.tenant, 1, len(what.sealed or b""))
+        self._tally.add(whose.tenant, 1, len(what.sealed or b""))
 
     async def progress(self, id_: str) -> bool:
         return await self._store.write(lambda conn: rows.progress(conn, id_, owner=self._owner))
 
     async def keep(self, tenant: str, id_: str, status: str, sealed: bytes, version: int) -> bool:
-        self._add(tenant, 0, len(sealed))
+        self._tally.add(tenant, 0, len(sealed))
         return await self._store.write(
             lambda conn: rows.keep(conn, id_, status, sealed, version, owner=self._owner)
         )
 
     async def abandon(self, tenant: str, id_: str) -> bool:
-        self._add(tenant, -1, 0)
+        self._tally.add(tenant, -1, 0)
         return await self._store.write(lambda conn: rows.abandon(conn, id_, owner=self._owner))
 
     async def find(self, whose: Whose, id_: str) -> Row | None:
@@ -79,7 +79,7 @@ class Responses:
     async def remove(self, whose: Whose, id_: str) -> bool:
         gone = await self._store.write(lambda conn: rows.remove(conn, whose, id_))
         if gone:
-            self._add(whose.tenant, -1, 0)
+            self._tally.add(whose.tenant, -1, 0)
         return gone
 
     async def cancel(self, whose: Whose, id_: str) -> bool:
@@ -105,7 +105,7 @@ class Responses:
             count += some
             if some < SWEEP_MOST:
                 break
-        self._tally.pop(tenant, None)
+        self._tally.forget(tenant)
         return count
 
     async def sealed_by(self, tenant: str) -> Mapping[int, int]:
@@ -118,8 +118,4 @@ class Responses:
         return await self._store.write(lambda conn: rows.reseal(conn, id_, old, new, version))
 
     async def counted(self) -> None:
-        self._tally = dict(await self._store.read(rows.tally))
-
-    def _add(self, tenant: str, many: int, size_bytes: int) -> None:
-        had = self._tally.get(tenant, (0, 0))
-        self._tally[tenant] = had[0] + many, had[1] + size_bytes
+        self._tally.count(await self._store.read(rows.tally))

@@ -58,7 +58,8 @@ class Tiled:
 
 
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether this torch has the packed operators, tried on a small product."""
+    """Whether this torch has the packed operators, tried on a small product.  Where it has none, it says so as a missing
+    name, an operator without a kernel, or a fault of the library below, by version and machine."""
     x = torch.ones(2, 32, dtype=dtype)
     try:
         packed = Packed(_pack(x))

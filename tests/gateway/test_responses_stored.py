@@ -38,7 +38,8 @@ async def remove(caller: Caller, id_: str) -> Answered:
 
 async def kept(home: Inhouse) -> int:
     await home.house.stored.table.counted()
-    return sum(many for many, _ in home.house.stored.table._tally.values())
+    tally = home.house.stored.table._tally
+    return sum(tally.of(tenant)[0] for tenant in tally.tenants())
 
 
 def text(body: dict[str, Any]) -> str:
