@@ -15,24 +15,19 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api import (
-    admin,
-    admin_call,
+from gateway.api import cancelling, counting
+from gateway.api.administration import (
     budgets,
     cache,
-    cancelling,
-    counting,
-    documents,
     exports,
     finance,
+    operations,
     organization,
-    registered_call,
-    response_calls,
     secrets,
-    templates,
     tenant_deletion,
     users,
 )
+from gateway.api.administration import call as admin_call
 from gateway.api.caller import Me, Model, Models, Request, Version
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
@@ -40,12 +35,15 @@ from gateway.api.doorway import Doorway
 from gateway.api.endpoint import Endpoint
 from gateway.api.generate import Family, Generate
 from gateway.api.health import Health, Ready
-from gateway.api.messages import MESSAGES
+from gateway.api.messages.family import MESSAGES
 from gateway.api.once import Once
 from gateway.api.problems import Problems
-from gateway.api.response_calls import ReadResponse, StoredRoute
-from gateway.api.response_create import CreateResponse
-from gateway.api.responses import RESPONSES
+from gateway.api.registered import call as registered_call
+from gateway.api.registered import documents, templates
+from gateway.api.responses import calls
+from gateway.api.responses.calls import ReadResponse, StoredRoute
+from gateway.api.responses.create import CreateResponse
+from gateway.api.responses.making import RESPONSES
 from gateway.errors import ApiError, not_found
 from gateway.house import House
 from gateway.openapi.pages import pages
@@ -88,14 +86,14 @@ def public_app(house: House, draw_seed: Callable[[], int], *, docs: bool = False
 
 def stored(house: House, doorway: Doorway) -> list[Route]:
     """Responses after they were made."""
-    path, items, cancel = response_calls.PREFIX + "{id}", "/input_items", "/cancel"
-    removing = StoredRoute(house, response_calls.remove, rated=False)
-    ending = StoredRoute(house, response_calls.cancel, cancel, rated=False)
+    path, items, cancel = calls.PREFIX + "{id}", "/input_items", "/cancel"
+    removing = StoredRoute(house, calls.remove, rated=False)
+    ending = StoredRoute(house, calls.cancel, cancel, rated=False)
     return [
         _get(path, ReadResponse(house)),
         Route(path, Once(house, removing, doorway), methods=["DELETE"]),
         _post(path + cancel, Once(house, ending, doorway)),
-        _get(path + items, StoredRoute(house, response_calls.input_items, items)),
+        _get(path + items, StoredRoute(house, calls.input_items, items)),
     ]
 
 
@@ -121,22 +119,22 @@ def admin_app(house: House) -> ASGIApp:
             [
                 _get("/health", Health()),
                 _get("/ready", Ready(house)),
-                _get("/metrics", route(admin.metrics)),
-                _get("/load", route(admin.load)),
-                _get("/v1/admin/status", route(admin.status)),
-                _get("/v1/admin/queue", asked(admin.queue)),
-                _get("/v1/admin/promises", asked(admin.promises)),
-                _get("/v1/admin/keys", asked(admin.list_keys)),
-                _post("/v1/admin/keys", change(admin.create_key, secret=True)),
+                _get("/metrics", route(operations.metrics)),
+                _get("/load", route(operations.load)),
+                _get("/v1/admin/status", route(operations.status)),
+                _get("/v1/admin/queue", asked(operations.queue)),
+                _get("/v1/admin/promises", asked(operations.promises)),
+                _get("/v1/admin/keys", asked(operations.list_keys)),
+                _post("/v1/admin/keys", change(operations.create_key, secret=True)),
                 _post(
                     keys + "{id}/rotate",
-                    change(admin.rotate_key, keys, "/rotate", secret=True),
+                    change(operations.rotate_key, keys, "/rotate", secret=True),
                 ),
-                _post(keys + "{id}/revoke", change(admin.revoke_key, keys, "/revoke")),
-                _post("/v1/admin/tokens/revoke", change(admin.revoke_token)),
-                _get("/v1/admin/tenants", route(admin.tenants)),
-                _post(tenants + "{id}/suspend", change(admin.suspend, tenants, "/suspend")),
-                _post(tenants + "{id}/resume", change(admin.resume, tenants, "/resume")),
+                _post(keys + "{id}/revoke", change(operations.revoke_key, keys, "/revoke")),
+                _post("/v1/admin/tokens/revoke", change(operations.revoke_token)),
+                _get("/v1/admin/tenants", route(operations.tenants)),
+                _post(tenants + "{id}/suspend", change(operations.suspend, tenants, "/suspend")),
+                _post(tenants + "{id}/resume", change(operations.resume, tenants, "/resume")),
                 _post("/v1/admin/users/pseudonymise", change(users.pseudonymise)),
                 _get("/v1/admin/budgets", asked(budgets.budgets)),
                 _post("/v1/admin/budgets", change(budgets.set_budget)),
@@ -154,8 +152,8 @@ def admin_app(house: House) -> ASGIApp:
                 _get("/v1/admin/periods", route(finance.listed_periods)),
                 _post(months + "{id}/close", change(finance.close, months, "/close")),
                 _get(months + "{id}/verify", route(finance.verify, months, "/verify")),
-                _get("/v1/admin/requests/{id}", route(admin.request, "/v1/admin/requests/")),
-                _get("/v1/admin/check", asked(admin.check)),
+                _get("/v1/admin/requests/{id}", route(operations.request, "/v1/admin/requests/")),
+                _get("/v1/admin/check", asked(operations.check)),
                 _get("/v1/admin/cache", asked(cache.listed)),
                 _post("/v1/admin/cache/purge", change(cache.purged)),
                 _get(tenants + "{id}/export", route(tenant_deletion.export, tenants, "/export")),

@@ -27,11 +27,11 @@ from gateway.api.chat import templated
 from gateway.api.endpoint import Entry
 from gateway.api.generate import Resolve, parsed
 from gateway.api.headers import rate_headers
+from gateway.api.messages.schema import parse_count
 from gateway.api.refused import unsupported
 from gateway.api.schema import model_of, object_of
 from gateway.api.schema_chat import parse_chat
 from gateway.api.schema_counting import parse_detokenize, parse_strings, parse_tokenize
-from gateway.api.schema_messages import parse_count
 from gateway.api.wire import json_bytes
 from gateway.errors import ApiError, unavailable
 from gateway.house import House, Reading

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from gateway import lifecycle
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
-from gateway.api.messages import MESSAGES
-from gateway.api.responses import RESPONSES
+from gateway.api.messages.family import MESSAGES
+from gateway.api.responses.making import RESPONSES
 from gateway.house import Deployment, House, Reading
 from gateway.text.sandbox import TemplateFault
 from gateway.text.tokenizer_json import TokenizerFault

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.api.response_items import Call, Message, Result
+from gateway.api.responses.items import Call, Message, Result
 
 Unix = Annotated[int, Meta(description="Seconds of Unix time.")]
 

@@ -194,16 +194,16 @@ def _types(each: Operation) -> Iterator[Any]:
 
 
 _OF: Final = {
-    "documents": "Document",
-    "response_items": "Response",
+    "messages.schema": "Messages",
+    "messages.schema_tools": "Messages",
+    "registered.documents": "Document",
+    "registered.templates": "Template",
+    "responses.items": "Response",
+    "responses.schema": "Responses",
     "schema_chat": "Chat",
-    "schema_message_tools": "Messages",
-    "schema_messages": "Messages",
-    "schema_responses": "Responses",
-    "templates": "Template",
 }
-"""What the types of a module are of, where their own name does not say it."""
-_SAYS_LITTLE: Final = frozenset({"documents", "response_items", "templates"})
+"""What the types of a module of `gateway.api` are of, where their own name does not say it."""
+_SAYS_LITTLE: Final = frozenset({"registered.documents", "responses.items", "registered.templates"})
 
 
 def named(types: Iterable[Any]) -> dict[type, str]:
@@ -216,7 +216,7 @@ def named(types: Iterable[Any]) -> dict[type, str]:
 
 
 def _published(cls: type, *, alone: bool) -> str:
-    name, module = cls.__name__.lstrip("_"), cls.__module__.rpartition(".")[2]
+    name, module = cls.__name__.lstrip("_"), cls.__module__.removeprefix("gateway.api.")
     vague = cls.__name__.startswith("_") or module in _SAYS_LITTLE or not alone
     word = _OF.get(module, "")
     return word + name if vague and word not in name else name

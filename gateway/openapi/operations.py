@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gateway.api import documents, refused, templates
+from gateway.api import refused
 from gateway.api.cancelling import CancelRequest
+from gateway.api.messages.schema import CountRequest, MessagesRequest
+from gateway.api.registered import documents, templates
+from gateway.api.responses.schema import ResponsesRequest
 from gateway.api.schema_chat import ChatRequest
 from gateway.api.schema_completions import CompletionRequest
 from gateway.api.schema_counting import DetokenizeRequest, TokenizeOptions, TokenizeRequest
-from gateway.api.schema_messages import CountRequest, MessagesRequest
-from gateway.api.schema_responses import ResponsesRequest
 from gateway.openapi import answers, views
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.answers import Head, Usage
-from gateway.api.blocks import BlockEvents, arguments, ended, message, usage_fields
 from gateway.api.gathered import Gathered
+from gateway.api.messages.blocks import BlockEvents, arguments, ended, message, usage_fields
 from gateway.telling import Delta
 from gateway.tools.calls import CallPart
 from tests.gateway.text_cards import STEADY

@@ -12,7 +12,7 @@ import pytest
 from executor.contract import Submit
 from executor.echo import EchoExecutor
 from gateway import runs
-from gateway.api.messages import MESSAGES as FAMILY
+from gateway.api.messages.family import MESSAGES as FAMILY
 from gateway.errors import invalid
 from gateway.runs import Doing, Run
 from gateway.tape import Tape

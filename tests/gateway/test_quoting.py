@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from gateway import strict_json
-from gateway.api.admin import NewKeyAsk, RevokeAsk
-from gateway.api.budgets import BudgetAsk
+from gateway.api.administration.budgets import BudgetAsk
+from gateway.api.administration.operations import NewKeyAsk, RevokeAsk
 from gateway.api.schema_chat import ChatRequest, parse_chat
 from gateway.api.schema_completions import CompletionRequest, parse_completion
 from gateway.cli.show import clean

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.api.doorway import Doorway
-from gateway.api.registered_call import Call
+from gateway.api.registered.call import Call
 from gateway.app import registered
 from gateway.errors import ApiError
 from gateway.identify import identify

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.documents import LIST_BYTES_MAX, READERS_MAX
+from gateway.api.registered.documents import LIST_BYTES_MAX, READERS_MAX
 from policies.facts import Limits
 from tenants.documents import LISTS_BYTES_MAX
 from tests.gateway.inhouse import PLAN, Inhouse

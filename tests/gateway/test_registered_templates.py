@@ -60,7 +60,9 @@ def test_a_template_is_its_tenants_and_the_operators_everybodys(tmp_path: Path) 
 def test_a_template_keeps_its_versions_and_loses_all_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.api.templates.PLACES_MAX", 64)  # more do not fit into this model
+    monkeypatch.setattr(
+        "gateway.api.registered.templates.PLACES_MAX", 64
+    )  # more do not fit into this model
 
     async def story(home: Inhouse) -> None:
         admin, alice = home.caller("acme/admin"), home.caller()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from executor.contract import GrammarKind
-from gateway.api.response_items import (
+from gateway.api.responses.items import (
     Call,
     GivenItem,
     GivenPart,
@@ -18,7 +18,7 @@ from gateway.api.response_items import (
     items_of,
     messages_of,
 )
-from gateway.api.schema_responses import parse_responses
+from gateway.api.responses.schema import parse_responses
 from gateway.errors import ApiError
 from gateway.text.templates import ChatMessage
 from gateway.tools.asked import Choosing, Tool, Tools

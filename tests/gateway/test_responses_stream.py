@@ -14,8 +14,8 @@ from executor.contract import Prefilling, Waiting
 from gateway.api.answers import Answered, Head
 from gateway.api.gathered import Gathered
 from gateway.api.generate import usage_of
-from gateway.api.response_object import encode, response_answer
-from gateway.api.response_stream import ResponseStream, fault
+from gateway.api.responses.object import encode, response_answer
+from gateway.api.responses.stream import ResponseStream, fault
 from gateway.errors import ApiError, unavailable
 from gateway.telling import Delta
 from gateway.text.tokenizer import Vocabulary

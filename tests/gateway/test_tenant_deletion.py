@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from executor.echo import EchoExecutor
-from gateway.api import tenant_deletion
+from gateway.api.administration import tenant_deletion
 from tenants import deletion
 from tenants.directory import Change, ChangeKind, Directory
 from tenants.store import StoreUnavailable

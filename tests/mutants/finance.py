@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "organization_shows_everybodys",
         "M13",
-        "gateway/api/organization.py",
+        "gateway/api/administration/organization.py",
         "        tenant=await readable(call, single),\n",
         "        tenant=await readable(call, single) and None,\n",
         "tests/gateway/test_organization.py::test_a_tenant_sees_itself_whatever_it_asks_for",
@@ -141,7 +141,7 @@ MUTANTS = (
     Mutant(
         "export_shows_everybodys",
         "M13",
-        "gateway/api/exports.py",
+        "gateway/api/administration/exports.py",
         "        tenant=tenant,\n",
         "        tenant=None,\n",
         _EXPORTED,
@@ -149,7 +149,7 @@ MUTANTS = (
     Mutant(
         "export_tells_tenants_device_time",
         "M13",
-        "gateway/api/exports.py",
+        "gateway/api/administration/exports.py",
         "device=access.may_read_cost(call.who)",
         "device=True",
         _EXPORTED,

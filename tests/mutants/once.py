@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant(
         "secrets_kept_as_answers",
         "P12",
-        "gateway/api/admin_call.py",
+        "gateway/api/administration/call.py",
         "entry.doing.secret = self.secret",
         "pass",
         _CHANGED + "test_a_key_is_made_once_and_its_secret_kept_nowhere",
@@ -123,7 +123,7 @@ MUTANTS = (
     Mutant(
         "shredding_leaves_answers",
         "P12",
-        "gateway/api/secrets.py",
+        "gateway/api/administration/secrets.py",
         "await house.runs.keys.forget(tenant)",
         "pass",
         _CHANGED + "test_after_shredding_nothing_is_there_and_nothing_is_done_by_a_key",

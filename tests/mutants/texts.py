@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "refused_is_not_absent",
         "P8",
-        "gateway/api/registered_call.py",
+        "gateway/api/registered/call.py",
         "if Right.SEE not in rights or record is ABSENT:",
         "if record is ABSENT:",
         _REGISTERED + "test_what_is_not_for_somebody_looks_alike_by_every_route",

@@ -15,8 +15,8 @@ from decimal import Decimal
 import msgspec
 
 from gateway import finance_views
-from gateway.api.admin_call import Call
-from gateway.api.finance import number, readable
+from gateway.api.administration.call import Call
+from gateway.api.administration.finance import number, readable
 from gateway.api.wire import query_lists
 from gateway.errors import invalid
 from policies.price import BATCH, Meter

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.api.admin import Id, knowing, permit
-from gateway.api.admin_call import Call
-from gateway.api.cache import Reason, require_record
+from gateway.api.administration.cache import Reason, require_record
+from gateway.api.administration.call import Call
+from gateway.api.administration.operations import Id, knowing, permit
 from gateway.errors import invalid
 from policies import access
 from tenants.directory import ChangeKind

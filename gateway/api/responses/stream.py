@@ -22,8 +22,8 @@ from gateway.api import sse
 from gateway.api.answers import Usage
 from gateway.api.gathered import Gathered
 from gateway.api.generate import Speaking, usage_of, x_limit_of
-from gateway.api.response_items import Call, Message, OutputText
-from gateway.api.response_object import (
+from gateway.api.responses.items import Call, Message, OutputText
+from gateway.api.responses.object import (
     Became,
     Output,
     Status,

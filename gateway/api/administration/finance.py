@@ -12,8 +12,8 @@ from contextlib import suppress
 import msgspec
 
 from gateway import finance_views, views
-from gateway.api.admin import FOR_EVER_MS, Note, knowing, permit
-from gateway.api.admin_call import Call
+from gateway.api.administration.call import Call
+from gateway.api.administration.operations import FOR_EVER_MS, Note, knowing, permit
 from gateway.api.wire import check_line, query
 from gateway.errors import ApiError, invalid, not_found
 from gateway.quoting import fit

@@ -13,10 +13,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.api import secrets
-from gateway.api.admin import knowing, permit
-from gateway.api.admin_call import Call, Streamed
-from gateway.api.cache import Reason, require_record
+from gateway.api.administration import secrets
+from gateway.api.administration.cache import Reason, require_record
+from gateway.api.administration.call import Call, Streamed
+from gateway.api.administration.operations import knowing, permit
 from gateway.errors import ApiError, conflict, invalid
 from gateway.unbroken import unbroken
 from policies import access

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 
-from gateway.api.admin_call import Call, Streamed
-from gateway.api.finance import period, readable
+from gateway.api.administration.call import Call, Streamed
+from gateway.api.administration.finance import period, readable
 from gateway.api.wire import query
 from gateway.errors import invalid
 from policies import access

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from executor.contract import Prefilling, Waiting
-from gateway.api import blocks, sse
+from gateway.api import sse
 from gateway.api.answers import Answered, Usage
-from gateway.api.blocks import BlockEvents
 from gateway.api.chat import templated
 from gateway.api.generate import Asked, Family, Resolve, Speaking, usage_of
-from gateway.api.schema_messages import parse_messages
+from gateway.api.messages import blocks
+from gateway.api.messages.blocks import BlockEvents
+from gateway.api.messages.schema import parse_messages
 from gateway.errors import ApiError
 from gateway.house import Reading
 from gateway.telling import Delta

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway import views
-from gateway.api.admin import Id, Note, knowing, permit
-from gateway.api.admin_call import Call
+from gateway.api.administration.call import Call
+from gateway.api.administration.operations import Id, Note, knowing, permit
 from gateway.api.wire import query
 from gateway.errors import conflict, invalid, not_found
 from gateway.settings.shape import BudgetMode, Share

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from executor.contract import Executor, ExecutorLost, Kept, ModelCard
-from gateway.api.admin import Id, knowing, permit
-from gateway.api.admin_call import Call
+from gateway.api.administration.call import Call
+from gateway.api.administration.operations import Id, knowing, permit
 from gateway.api.wire import query
 from gateway.errors import ApiError, invalid, not_found, unavailable
 from gateway.house import Deployment, House

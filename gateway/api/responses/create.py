@@ -20,9 +20,9 @@ from starlette.types import Receive, Send
 from gateway import lifecycle, strict_json
 from gateway.api.endpoint import Entry
 from gateway.api.generate import Generate
-from gateway.api.response_object import Status
-from gateway.api.response_stream import fault
-from gateway.api.responses import RESPONSES, Making
+from gateway.api.responses.making import RESPONSES, Making
+from gateway.api.responses.object import Status
+from gateway.api.responses.stream import fault
 from gateway.errors import ApiError, unavailable
 from gateway.house import House
 from gateway.kept import Basis

@@ -14,6 +14,13 @@ import msgspec
 from msgspec import Meta
 
 from gateway import strict_json
+from gateway.api.messages.schema_tools import (
+    TOOLS_MAX,
+    MessagesTool,
+    ToolChoice,
+    ToolName,
+    message_tools,
+)
 from gateway.api.refused import MESSAGES, refuse, unsupported
 from gateway.api.schema import (
     STOPS_MAX,
@@ -28,13 +35,6 @@ from gateway.api.schema import (
     whole,
 )
 from gateway.api.schema_chat import MESSAGES_MAX, PARTS_MAX, ChatJob, documents_once
-from gateway.api.schema_message_tools import (
-    TOOLS_MAX,
-    MessagesTool,
-    ToolChoice,
-    ToolName,
-    message_tools,
-)
 from gateway.api.structure import JsonSchema, ResponseFormat
 from gateway.errors import ApiError, invalid
 from gateway.references import References

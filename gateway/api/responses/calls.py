@@ -21,11 +21,19 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.endpoint import Arrival, Entry
-from gateway.api.registered_call import rated
-from gateway.api.response_items import Item
-from gateway.api.response_object import encode, error_fields
-from gateway.api.response_stream import fault
-from gateway.api.responses import CANCELLED, DELETED, READ, items_of, may_read, output_of, record
+from gateway.api.registered.call import rated
+from gateway.api.responses.items import Item
+from gateway.api.responses.making import (
+    CANCELLED,
+    DELETED,
+    READ,
+    items_of,
+    may_read,
+    output_of,
+    record,
+)
+from gateway.api.responses.object import encode, error_fields
+from gateway.api.responses.stream import fault
 from gateway.api.wire import json_bytes, query_lists
 from gateway.errors import ApiError, conflict, invalid, unavailable
 from gateway.house import House

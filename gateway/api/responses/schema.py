@@ -17,13 +17,20 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.refused import RESPONSES, refuse
-from gateway.api.response_items import (
+from gateway.api.responses.items import (
     Given,
     GivenInput,
     Item,
     documents_of,
     items_of,
     messages_of,
+)
+from gateway.api.responses.schema_tools import (
+    FlatChoice,
+    FlatTool,
+    flat_tools,
+    shown_choice,
+    shown_tool,
 )
 from gateway.api.schema import (
     CommonRequest,
@@ -35,13 +42,6 @@ from gateway.api.schema import (
     whole,
 )
 from gateway.api.schema_chat import ChatJob, documents_once
-from gateway.api.schema_response_tools import (
-    FlatChoice,
-    FlatTool,
-    flat_tools,
-    shown_choice,
-    shown_tool,
-)
 from gateway.api.schema_tools import DESCRIPTION_CHARS_MAX, TOOLS_MAX
 from gateway.api.structure import JsonSchema, ResponseFormat
 from gateway.errors import ApiError, invalid

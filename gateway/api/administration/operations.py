@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway import views
-from gateway.api.admin_call import Call
+from gateway.api.administration.call import Call
 from gateway.api.wire import query, query_lists
 from gateway.errors import ApiError, conflict, from_deny, invalid, not_found
 from gateway.promises import COLUMNS, promises_view

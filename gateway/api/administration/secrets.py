@@ -11,9 +11,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.api.admin import Id, knowing, permit
-from gateway.api.admin_call import Call
-from gateway.api.cache import Reason, executors_of, recorded, require_record
+from gateway.api.administration.cache import Reason, executors_of, recorded, require_record
+from gateway.api.administration.call import Call
+from gateway.api.administration.operations import Id, knowing, permit
 from gateway.errors import ApiError, conflict, invalid, not_found, unavailable
 from gateway.purging import Heard, Target, purge
 from gateway.rotation import sealed_by

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from gateway.api.registered_call import (
+from gateway.api.registered.call import (
     Call,
     Family,
     Text,

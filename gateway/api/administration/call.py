@@ -1,6 +1,6 @@
 """One administrative request: who asks with what, the record of what they did, and the answer.
 
-The endpoints themselves are `admin`.  Errors are RFC 9457 problems (`problems`).  Refuses to know: what is asked.
+The endpoints themselves are the other files here.  Errors are RFC 9457 problems (`problems`).  Refuses to know: what is asked.
 """
 
 from __future__ import annotations

@@ -19,16 +19,16 @@ from gateway.api.answers import Answered, Head
 from gateway.api.chat import templated
 from gateway.api.endpoint import Entry
 from gateway.api.generate import Asked, Family, Resolve, Speaking
-from gateway.api.response_items import OUR_PREFIX, Item, Reference, response_of, told
-from gateway.api.response_object import (
+from gateway.api.responses.items import OUR_PREFIX, Item, Reference, response_of, told
+from gateway.api.responses.object import (
     Became,
     Status,
     encode,
     response_answer,
     response_fields,
 )
-from gateway.api.response_stream import Last, ResponseStream, fault
-from gateway.api.schema_responses import Asking, parse_responses
+from gateway.api.responses.schema import Asking, parse_responses
+from gateway.api.responses.stream import Last, ResponseStream, fault
 from gateway.errors import ApiError, conflict
 from gateway.house import House, Reading
 from gateway.kept import Basis

@@ -1,7 +1,7 @@
 """The Response object of /v1/responses: what it repeats, what became of it, and its output items.
 
 Pure.  Every field of OpenAI's is there, `null` where there is nothing to say.
-Refuses to know: events (`response_stream`), how the text came about.
+Refuses to know: events (`stream`), how the text came about.
 Source: API.md §1 (Responses, minimum); openai-python's types.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from gateway.api.answers import Answered, Choice, Head, Said, Usage, chat_logprobs
-from gateway.api.response_items import OUR_PREFIX, Call, Message, OutputText
+from gateway.api.responses.items import OUR_PREFIX, Call, Message, OutputText
 from gateway.errors import ApiError
 from gateway.text.reply import ShownToken
 from gateway.text.tokenizer import Vocabulary
