@@ -299,6 +299,7 @@ def test_an_explanation_without_a_record_does_not_run_for_ever(tmp_path: Path) -
                 await asyncio.sleep(0)
             left.leave()
             await left.end()
+        await home.booked()
         with closing(sqlite3.connect(home.folder / "lockgate.db")) as conn:
             for row in rows(conn, "reservation"):
                 path = "/v1/admin/requests/" + row["request_id"]
