@@ -277,9 +277,9 @@ def _voices(reading: Reading, asked: Asked, job: Job, request_id: str) -> list[V
         if style is None or tools is None:
             return None
         mint = f"call_{request_id.removeprefix('req_')}_{index}_{{}}".format
-        return Hearing(
-            style.reader(tools, mint, skip_special_tokens=skip), logprobs=controls.logprobs
-        )
+        shaped = controls.structure is not None
+        reader = style.reader(tools, mint, skip_special_tokens=skip, shaped=shaped)
+        return Hearing(reader, logprobs=controls.logprobs)
 
     return [
         Voice(

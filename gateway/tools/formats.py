@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.text.tokenizer import Vocabulary
-from gateway.tools.asked import Tools
-from gateway.tools.reader import Reader, Spelling
+from gateway.tools.asked import Choosing, Tools
+from gateway.tools.reader import Made, Reader, Spelling
 
 _OPENS, _CLOSES, _BETWEEN = "\ufdd0", "\ufdd1", "\ufdd2"
 """Noncharacters: for a program's own use, and in no text (Unicode, chapter 23.7)."""
@@ -106,11 +106,21 @@ class Style:
         return cls(found, shows, spelling, printed, ids)
 
     def reader(
-        self, tools: Tools, mint: Callable[[int], str], *, skip_special_tokens: bool
+        self,
+        tools: Tools,
+        mint: Callable[[int], str],
+        *,
+        skip_special_tokens: bool,
+        shaped: bool = False,
     ) -> Reader:
+        """`shaped`: a grammar makes the answer, whether it must call or may (`forced`)."""
+        made = Made.EITHER if shaped else Made.FREELY
+        if tools.choosing is Choosing.REQUIRED:
+            made = Made.CALLS
         return Reader(
             self.spelling if skip_special_tokens else self.plain,
             [tool.name for tool in tools.callable],
             mint,
             parallel=not tools.single,
+            made=made,
         )

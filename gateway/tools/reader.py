@@ -7,7 +7,8 @@ cannot depend on how the text was split, takes time in proportion to the text, a
 - what may begin a call, and the white space before it, is held back until that is decided;
 - it is decided once a function that may be called is named and its arguments have begun; then the call's name is told,
   and its arguments as they come, to the bracket that closes them, whatever is between (a model's broken JSON too);
-- what turns out to be no call is text, all of it, and nothing else is; an end in the midst leaves what there is.
+- what turns out to be no call is text, all of it, and nothing else is; an end in the midst leaves what there is;
+- where a grammar made the answer, a head that an end cut off is no text but the call's, and nothing comes of it.
 
 Refuses to know: tokens, requests, whether arguments keep their schema.  Source: API.md §2 (40, 41), §5.
 """
@@ -15,18 +16,24 @@ Refuses to know: tokens, requests, whether arguments keep their schema.  Source:
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from gateway.tools.calls import CallPart
+from gateway.tools.lexing import Part, literal, space, string
 
 _ARGUMENTS = frozenset({"arguments", "parameters"})
 _SCALAR = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.")
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
-Part = Generator[None, str, str]
-"""Is sent characters, "" at the end of the text; returns the character that it leaves to the next."""
+
+class Made(Enum):
+    """How an answer came about.  Where a grammar made it, nothing that calls are written with is text."""
+
+    FREELY = auto()  # text, and calls anywhere in it
+    EITHER = auto()  # by a grammar: calls alone, or JSON that is none
+    CALLS = auto()  # by a grammar: calls alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +92,13 @@ class Reader:
         mint: Callable[[int], str],
         *,
         parallel: bool = True,
+        made: Made = Made.FREELY,
     ) -> None:
         self._spelling = spelling
         self._names = frozenset(names)
         self._mint = mint
         self._parallel = parallel
+        self._made = made
         self.calls = 0
         self.whole = True  # no call has begun that is not complete
         self.done = False
@@ -131,8 +140,9 @@ class Reader:
     # What becomes of what is held.  `char` is the one that was just read and belongs to what follows.
 
     def _show(self, char: str) -> None:
-        """Text, all but `char`; at the end of all, nothing if it would only have closed a call."""
-        if not char and self._closing:
+        """Text, all but `char`; at the end of all, nothing if it would only have closed a call, or opened one
+        where there is nothing else."""
+        if not char and (self._closing or self._made is Made.CALLS):
             self._held.clear()
         self._say(len(self._held) - len(char))
 
@@ -153,6 +163,7 @@ class Reader:
 
     def _begin(self, name: str, char: str) -> None:
         """A call: what is held but `char` was its head."""
+        self._made = Made.CALLS if self._made is Made.EITHER else self._made
         self._drop(char)
         self._out.append(Called(self.calls, self.decided, self._mint(self.calls), name))
         self.calls += 1
@@ -176,20 +187,35 @@ class Reader:
     def _answer(self) -> Part:
         char = yield
         if self._spelling.bare:
-            char = yield from self._space(char)
+            char = yield from space(char)
             if char == "{":
                 char = yield from self._row(char)
+        if self._made is Made.EITHER:
+            char = yield from self._either(char)
         while char:
             self._closing = False
             char = yield from self._text(char)
         self._show(char)
         return char
 
+    def _either(self, char: str) -> Part:
+        """Its beginning says which; JSON is that to its end, whatever stands in its strings."""
+        char = yield from space(char)
+        if char == self._spelling.opens[0]:
+            self._made = Made.CALLS
+            opened, char = yield from literal(self._spelling.opens, char)
+            if opened:
+                return (yield from self._calls(char))
+        while char:
+            self._say(len(self._held))
+            char = yield
+        return char
+
     def _text(self, char: str) -> Part:
         """Up to the end of the next calls."""
         opens = self._spelling.opens
         while True:
-            char = yield from self._space(char)
+            char = yield from space(char)
             if not char:
                 self._show(char)
                 return char
@@ -197,14 +223,14 @@ class Reader:
                 self._say(len(self._held))
                 char = yield
                 continue
-            opened, char = yield from self._literal(opens, char)
+            opened, char = yield from literal(opens, char)
             if opened:
                 return (yield from self._calls(char))
             self._show(char)
 
     def _calls(self, char: str) -> Part:
         """After `opens`."""
-        char = yield from self._space(char)
+        char = yield from space(char)
         if char == "[":
             return (yield from self._list((yield)))
         if char == "{":
@@ -216,12 +242,12 @@ class Reader:
 
     def _list(self, char: str) -> Part:
         while True:
-            char = yield from self._space(char)
+            char = yield from space(char)
             if char == "{":
                 called, char = yield from self._call(char)
                 if not called:
                     return char
-                char = yield from self._space(char)
+                char = yield from space(char)
                 if char == ",":
                     char = yield
                     continue
@@ -238,9 +264,9 @@ class Reader:
                 return char
             if not self._spelling.separator:
                 return (yield from self._close(char))
-            char = yield from self._space(char)
+            char = yield from space(char)
             if char == self._spelling.separator:
-                char = yield from self._space((yield))
+                char = yield from space((yield))
                 if char != "{":
                     self._show(char)
                     return char
@@ -256,7 +282,7 @@ class Reader:
             char = yield
         while char and char != "{" and not char.isspace():
             char = yield
-        char = yield from self._space(char)
+        char = yield from space(char)
         name = "".join(letters)
         if char != "{" or name not in self._names:
             self._show(char)
@@ -268,14 +294,14 @@ class Reader:
     def _close(self, char: str) -> Part:
         """What closes calls, and white space after it."""
         self._closing = True
-        char = yield from self._space(char)
+        char = yield from space(char)
         if self._spelling.closes:
-            closed, char = yield from self._literal(self._spelling.closes, char)
+            closed, char = yield from literal(self._spelling.closes, char)
             if not closed:
                 self._show(char)
                 return char
         self._drop(char)
-        char = yield from self._space(char)
+        char = yield from space(char)
         self._drop(char)
         return char
 
@@ -286,15 +312,15 @@ class Reader:
         name: str | None = None
         waiting: list[str] | None = None  # arguments that came before the name
         begun = False
-        char = yield from self._space((yield))
+        char = yield from space((yield))
         while char == '"':
-            key, char = yield from self._string(char)
-            char = yield from self._space(char)
+            key, char = yield from string(char)
+            char = yield from space(char)
             if char != ":":
                 break
-            char = yield from self._space((yield))
+            char = yield from space((yield))
             if key == "name" and name is None and char == '"':
-                name, char = yield from self._string(char)
+                name, char = yield from string(char)
                 if name is None or name not in self._names:
                     break
                 if waiting is not None:
@@ -315,51 +341,22 @@ class Reader:
                     char = yield from self._nested(char, told=True)
             else:
                 char = yield from self._value(char)
-            char = yield from self._space(char)
+            char = yield from space(char)
             if char == "}" and begun:
                 char = yield
                 self._drop(char)
                 return True, char
             if char != ",":
                 break
-            char = yield from self._space((yield))
+            char = yield from space((yield))
         self._show(char)
         return False, char
 
     # JSON, as far as one must know it to find its end.
 
-    def _space(self, char: str) -> Part:
-        while char.isspace():
-            char = yield
-        return char
-
-    def _literal(self, word: str, char: str) -> Generator[None, str, tuple[bool, str]]:
-        for wanted in word:
-            if char != wanted:
-                return False, char
-            char = yield
-        return True, char
-
-    def _string(self, char: str) -> Generator[None, str, tuple[str | None, str]]:
-        """What the string says, None if it is broken, and the character after it."""
-        raw = [char]
-        char = yield
-        escaped = False
-        while char and (escaped or char != '"'):
-            raw.append(char)
-            escaped = not escaped and char == "\\"
-            char = yield
-        if not char:
-            return None, char
-        try:
-            text = json.loads("".join([*raw, '"']), strict=False)
-        except ValueError:
-            text = None
-        return text, (yield)
-
     def _value(self, char: str) -> Part:
         if char == '"':
-            _, char = yield from self._string(char)
+            _, char = yield from string(char)
         elif char in {"{", "["}:
             char = yield from self._nested(char)
         else:

@@ -79,10 +79,11 @@ def test_what_must_be_called_is_called_and_keeps_its_schema(tmp_path: Path) -> N
 
 def test_one_that_is_cut_ends_length_in_both_modes(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
-        for room in (1, 4, 16, 24):
+        for room in (1, 2, 3, 4, 16, 24):
             fields = {"tools": TOOLS, "tool_choice": "required", "seed": 1, "max_tokens": room}
             whole, events = await both(home, **fields)
             assert whole["choices"][0]["finish_reason"] == "length"
+            assert not whole["choices"][0]["message"]["content"]
             assert_same(whole, events)
 
     lived(tmp_path, story)
