@@ -1,8 +1,10 @@
 """Where requests wait for their turn to be prepared: the one place that keeps the loop's turns short.
 
-A turn is held from the gate until the request is in the executor's hands or its answer begins, by none
-whose body is still to come, and for a quarter of a second at most: what takes longer waits for something
-else (a database, an executor, whoever has the same key), and nobody is to wait behind it.  Order, and who may wait, are `policies.shedding`'s.
+A turn is held from the gate until the book is asked or an answer begins, by none whose body is still to
+come, and for a quarter of a second at most: what takes longer waits for something else (a database,
+whoever has the same key), and nobody is to wait behind it.  That includes the book: a durable commit costs
+the same for one and for many, and those who wait for it are the more, the more are let in meanwhile.
+No turn is timed while nobody waits.  Order, and who may wait, are `policies.shedding`'s.
 Refuses to know: HTTP, credentials, what is prepared.
 """
 
@@ -27,6 +29,8 @@ class Caller:
 
 
 STRANGER = Caller()
+LOOK_S = 0.02
+"""So often, while somebody waits, it is looked whose turn is over."""
 
 
 @dataclass(slots=True)
@@ -46,18 +50,20 @@ class Gate:
     def __init__(self, clock_ms: Callable[[], float], terms: Terms = TERMS) -> None:
         self._clock_ms = clock_ms
         self._terms = terms
-        self._working: dict[str, asyncio.TimerHandle] = {}
+        self._until_ms: dict[str, float] = {}
+        self._watching: asyncio.TimerHandle | None = None
         self._lines: dict[Rank, dict[str | None, _Line]] = {rank: {} for rank in Rank}
         self._turns = 0
         self.waiting = 0
 
     @property
     def at_work(self) -> int:
-        return len(self._working)
+        return len(self._until_ms)
 
     def holds(self, request_id: str) -> bool:
         """Whether it has a turn."""
-        return request_id in self._working
+        until_ms = self._until_ms.get(request_id)
+        return until_ms is not None and self._clock_ms() < until_ms
 
     def open_to(self, who: Caller) -> bool:
         """Whether one more of these may come and wait."""
@@ -69,14 +75,18 @@ class Gate:
 
     async def enter(self, request_id: str, who: Caller) -> None:
         """Returns with a turn."""
-        if not self.waiting and len(self._working) < self._terms.at_work:
-            self._begin(request_id)
-            return
+        if not self.waiting:
+            if len(self._until_ms) >= self._terms.at_work:
+                self._look()
+            if len(self._until_ms) < self._terms.at_work:
+                self._begin(request_id)
+                return
         line = self._lines[who.rank].setdefault(who.tenant, _Line())
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         place = (self._clock_ms(), request_id, woken)
         line.waiting.append(place)
         self.waiting += 1
+        self._watch()
         try:
             await woken
         except asyncio.CancelledError:
@@ -99,20 +109,38 @@ class Gate:
 
     def leave(self, request_id: str) -> None:
         """Its turn is over, if it still has it."""
-        timer = self._working.pop(request_id, None)
-        if timer is None:
-            return
-        timer.cancel()
-        while self.waiting and len(self._working) < self._terms.at_work:
-            self._wake()
+        if self._until_ms.pop(request_id, None) is not None:
+            self._go_on()
+
+    def ends(self, request_id: str, in_ms: float | None = None) -> None:
+        """Its turn, if it still has it, does by then.  None: as a turn that begins now."""
+        if request_id in self._until_ms:
+            lasts_ms = self._terms.turn_ms if in_ms is None else in_ms
+            self._until_ms[request_id] = self._clock_ms() + lasts_ms
 
     def _begin(self, request_id: str) -> None:
-        loop = asyncio.get_running_loop()
-        if (timer := self._working.pop(request_id, None)) is not None:
-            timer.cancel()
-        self._working[request_id] = loop.call_later(
-            self._terms.turn_ms / 1000, self.leave, request_id
-        )
+        self._until_ms[request_id] = self._clock_ms() + self._terms.turn_ms
+
+    def _go_on(self) -> None:
+        while self.waiting and len(self._until_ms) < self._terms.at_work:
+            self._wake()
+
+    def _watch(self) -> None:
+        if self._watching is None:
+            self._watching = asyncio.get_running_loop().call_later(LOOK_S, self._watched)
+
+    def _watched(self) -> None:
+        self._watching = None
+        self._look()
+        if self.waiting:
+            self._watch()
+
+    def _look(self) -> None:
+        """Whose time is up has no turn."""
+        now_ms = self._clock_ms()
+        for request_id in [each for each, until in self._until_ms.items() if until <= now_ms]:
+            del self._until_ms[request_id]
+        self._go_on()
 
     def _wake(self) -> None:
         now_ms = self._clock_ms()

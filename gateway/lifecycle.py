@@ -208,6 +208,7 @@ async def reserved(house: House, grant: Grant, case: Case) -> AsyncIterator[Hold
         claim=job.claim,
         tags=tags.of_request(grant.who, job.metadata),
     )
+    house.door.gate.leave(case.request_id)  # more may come while the disk works
     try:
         hold = case.hold = allowed(await house.book.hold(ask))
     except ClaimLost as lost:
@@ -256,7 +257,6 @@ async def running(house: House, grant: Grant, hold: Hold, case: Case) -> AsyncIt
         try:
             with house.live.entered(request, expires_in_ms=expires_in_ms(house, grant.who)):
                 async with answer:
-                    house.door.gate.leave(case.request_id)
                     try:
                         yield answer
                     finally:  # before the abort is confirmed: what comes now, nobody waits for

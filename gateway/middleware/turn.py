@@ -1,12 +1,11 @@
 """Let a request go on when it has its turn (`gate`), and turn away whoever has none to wait for.
 
-The turn ends where the answer begins, or earlier where the line says so: a request that waits for a
-model needs none.  Nor does one whose body is still on its way: it gives its turn back and asks again.
+The turn ends where the answer begins, or earlier where the line says so: a request that waits for the
+book or a model needs none.  Nor does one whose body is still on its way: it gives its turn back and asks again.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from gateway.door import Door, busy
 from gateway.middleware.live import PROBES
 from gateway.middleware.wire import ASGIApp, Message, Receive, Scope, Send
 
-AT_HAND_S = 0.02
+AT_HAND_MS = 20.0
 """A body that comes within this time keeps its turn."""
 
 
@@ -38,11 +37,9 @@ class Turn:
             nonlocal whole
             if whole:
                 return await receive()
-            timer = asyncio.get_running_loop().call_later(AT_HAND_S, gate.leave, request_id)
-            try:
-                message = await receive()
-            finally:
-                timer.cancel()
+            gate.ends(request_id, AT_HAND_MS)
+            message = await receive()
+            gate.ends(request_id)
             whole = not message.get("more_body", False)
             asks = whole and not begun and message["type"] == "http.request"
             if asks and not gate.holds(request_id):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,10 @@ from gateway.connection import Bounds
 from gateway.door import KNOWN_MAX, KNOWN_S, UNREAD_BYTES_MAX, Door
 from gateway.gate import STRANGER, Caller, Gate
 from gateway.middleware.live import Places
-from policies.shedding import Rank
+from policies.shedding import TERMS, Rank
+from policies.verdict import Allow, Deny
+from tenants.asks import Hold as Held
+from tenants.asks import HoldAsk
 from tests.gateway.inhouse import CHAT, chat_body, inhouse
 from tests.gateway.raw_http import Answer, Running, fronted, hypercorn, request, uvicorn_server
 from tests.gateway.test_line import Hold
@@ -364,16 +369,45 @@ def test_who_waits_for_a_model_has_no_turn(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_who_waits_for_the_book_has_no_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else no more than `at_work` would ever share a durable commit."""
+
+    async def run() -> None:
+        asked, answers = 0, asyncio.Event()
+        async with inhouse(tmp_path) as home:
+            held = home.house.book.hold
+
+            async def late(ask: HoldAsk) -> Allow[Held] | Deny:
+                nonlocal asked
+                asked += 1
+                await answers.wait()
+                return await held(ask)
+
+            monkeypatch.setattr(home.house.book, "hold", late)
+            exchanges = [home.caller().start("POST", CHAT, chat_body()) for _ in range(40)]
+            async with asyncio.timeout(10):
+                while asked < 40:
+                    await asyncio.sleep(0.005)
+            answers.set()
+            assert {(await each.end()).status for each in exchanges} == {200}
+            await home.at_rest()
+
+    asyncio.run(run())
+
+
 def test_who_is_still_sending_has_no_turn() -> None:
-    at = Door()
+    at = Door(
+        gate=Gate(lambda: time.monotonic() * 1000, replace(TERMS, at_work=1, turn_ms=60_000.0))
+    )
 
     async def scene(running: Running, tiny: Tiny) -> None:
-        async with running.client() as client:
+        async with running.client() as client, running.client() as other, asyncio.timeout(5):
             await client.send(request("POST /v1/echo", "Content-Length: 3") + b"x")
-            async with asyncio.timeout(5):
-                await tiny.entered.wait()
-                while at.gate.at_work:
-                    await asyncio.sleep(0.005)
+            await tiny.entered.wait()
+            await other.send(GET)
+            assert (await other.answer()).status == 200
             await client.send(b"yz")
             assert (await client.answer()).body == b"3"
         assert (at.gate.at_work, at.gate.waiting) == (0, 0)

@@ -115,11 +115,34 @@ def test_a_turn_is_over_by_itself() -> None:
     async def scene(played: Played) -> None:
         await played.come("stuck", ACME)
         waiting = await played.come("next", ACME)
+        assert played.gate.holds("stuck")
+        played.now_ms += TERMS.turn_ms
+        assert not played.gate.holds("stuck")
         async with asyncio.timeout(5):
             await waiting
+        played.now_ms += TERMS.turn_ms  # and where nobody waits for it
+        await played.come("last", ACME)
+        await played.leave("last")
+
+    assert play(scene).entered == ["stuck", "next", "last"]
+
+
+def test_a_turn_ends_sooner_where_that_is_said_and_later_again() -> None:
+    async def scene(played: Played) -> None:
+        await played.come("first", ACME)
+        played.gate.ends("first", 20.0)
+        played.now_ms += 19
+        played.gate.ends("first")
+        played.now_ms += 19
+        assert played.gate.holds("first")
+        played.gate.ends("first", 20.0)
+        played.now_ms += 20
+        assert not played.gate.holds("first")
+        await played.come("next", ACME)
+        played.gate.ends("first")  # it has none, and gets none by this
         await played.leave("next")
 
-    assert play(scene, turn_ms=1.0).entered == ["stuck", "next"]
+    assert play(scene).entered == ["first", "next"]
 
 
 def test_what_ends_waits_for_none_and_keeps_others_waiting() -> None:
