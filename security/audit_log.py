@@ -34,6 +34,10 @@ from security.audit_sinks import Changed, Sinks, SinkState
 from security.audit_start import GROUP_MAX, Started, start
 from security.audit_writer import Composed, Timed, compose, inclusion
 
+BUSY_FROM, GATHER_S = 4, 0.001
+"""After a group of so many the next is given this long to come together, as `tenants.store.worker` does: where
+many are answered at once, many more are about to be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
@@ -87,6 +91,7 @@ class AuditLog:
         self._untold = list(started.told)
         self._queue: queue.Queue[_Entry | None] = queue.Queue(tuning.queue_max)
         self._gate = threading.Lock()  # nobody enters once closed
+        self._busy = False
         self._failing = False
         self._stalled = False
         self._closed = False
@@ -214,10 +219,13 @@ class AuditLog:
         group: list[_Entry | None] = []
         try:
             group.append(self._queue.get(timeout=self._patience_s()))
+            if self._busy:
+                time.sleep(GATHER_S)
             while len(group) < GROUP_MAX:
                 group.append(self._queue.get_nowait())
         except queue.Empty:
             pass
+        self._busy = len(group) >= BUSY_FROM
         return [entry for entry in group if entry is not None]
 
     def _patience_s(self) -> float | None:
