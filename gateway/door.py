@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import secrets
 import time
 from collections import Counter
@@ -37,13 +36,7 @@ KNOWN_S = 60.0
 """After so long a credential's rank is asked for again."""
 UNREAD_BYTES_MAX = 256 * 1024
 """A body that may still come behind its answer without costing the connection."""
-_CREDENTIAL = re.compile(
-    rb"\r\n(?:authorization|x-api-key):[ \t]*([^\r\n]*?)[ \t]*\r", re.IGNORECASE
-)
-_ORIGIN = re.compile(rb"\r\norigin:[ \t]*([^\r\n]*?)[ \t]*\r", re.IGNORECASE)
-_EXPECT = re.compile(rb"\r\nexpect:", re.IGNORECASE)
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)", re.IGNORECASE)
-_NAMES = frozenset({b"authorization", b"x-api-key"})
+_NAMES = (b"authorization", b"x-api-key")
 
 
 def busy() -> ApiError:
@@ -134,25 +127,28 @@ class Door:
         head = data[: data.find(b"\r\n\r\n") + 2]
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
-        if path in PROBES or (method == b"OPTIONS" and self._origin(head)):
+        low = head.lower()
+        if path in PROBES or (method == b"OPTIONS" and self._origin(head, low)):
             return None  # a browser's question before the request itself: answered for little, and without a turn
-        found = _CREDENTIAL.search(head)
-        who = self._caller(found[1] if found else None)
+        who = self._caller(_first(head, low, *_NAMES))
         if self.gate.open_to(who) and shedding.has_place(who.rank, places.live, places.most):
             return None
         self.turned[who.rank] += 1
-        stays = whole or _little(head)
-        return TurnedAway(self._answer(method, path, head, stays=stays), stays)
+        stays = whole or _little(head, low)
+        origin = self._origin(head, low)
+        return TurnedAway(self._answer(method, path, origin, _anthropic(low), stays=stays), stays)
 
-    def _origin(self, head: bytes) -> str | None:
-        if not self.origins or (found := _ORIGIN.search(head)) is None:
+    def _origin(self, head: bytes, low: bytes) -> str | None:
+        if not self.origins or (found := _first(head, low, b"origin")) is None:
             return None
-        origin = found[1].decode("latin-1")
+        origin = found.decode("latin-1")
         return origin if origin in self.origins else None
 
-    def _answer(self, method: bytes, path: bytes, head: bytes, *, stays: bool) -> bytes:
+    def _answer(
+        self, method: bytes, path: bytes, origin: str | None, anthropic: bool, *, stays: bool
+    ) -> bytes:
         request_id = self.mint()
-        scope = {"raw_path": path, "headers": [(b"anthropic-version", b"")] * _anthropic(head)}
+        scope = {"raw_path": path, "headers": [(b"anthropic-version", b"")] * anthropic}
         body = refusal(_SAID, scope, request_id)
         lines = [
             "HTTP/1.1 503 Service Unavailable",
@@ -163,7 +159,7 @@ class Door:
             f"x-request-id: {request_id}",
             f"content-length: {len(body)}",
         ]
-        if origin := self._origin(head):
+        if origin:
             lines += [
                 f"access-control-allow-origin: {origin}",
                 f"access-control-expose-headers: {EXPOSED}",
@@ -180,21 +176,33 @@ class Door:
 _SAID = busy()
 
 
-def _anthropic(head: bytes) -> bool:
-    return b"\r\nanthropic-version:" in head.lower()
+def _first(head: bytes, low: bytes, *names: bytes) -> bytes | None:
+    """The value of the first field of a name; `low` is the head in lower case.  None: there is none.  The guard has
+    let no head pass in which a name or an end of a line could be something else to whoever reads it next."""
+    starts = [(low.find(b"\r\n" + name + b":"), len(name)) for name in names]
+    at, length = min((each for each in starts if each[0] >= 0), default=(-1, 0))
+    if at < 0:
+        return None
+    value = at + length + 3
+    return head[value : head.find(b"\r", value)].strip(b" \t")
+
+
+def _anthropic(low: bytes) -> bool:
+    return b"\r\nanthropic-version:" in low
 
 
 def _credential(headers: Iterable[Header]) -> bytes | None:
     return next((value for name, value in headers if name in _NAMES), None)
 
 
-def _little(head: bytes) -> bool:
+def _little(head: bytes, low: bytes) -> bool:
     """Whether all that may still come of the body is soon read away.  Who waits for `100 Continue` may send
     it or not, so nothing can come behind."""
-    length = _LENGTH.search(head)
+    length = _first(head, low, b"content-length")
     return (
         length is not None
-        and len(length[1]) <= 15
-        and int(length[1]) <= UNREAD_BYTES_MAX
-        and _EXPECT.search(head) is None
+        and length.isdigit()
+        and len(length) <= 15
+        and int(length) <= UNREAD_BYTES_MAX
+        and b"\r\nexpect:" not in low
     )
