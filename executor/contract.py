@@ -41,12 +41,15 @@ from executor.contract_cache import Scope as Scope
 from executor.contract_cache import allotted as allotted
 from executor.contract_device import OVERHEAD as OVERHEAD
 from executor.contract_device import DeviceTime as DeviceTime
+from executor.contract_views import GAPS_NS as GAPS_NS
 from executor.contract_views import LANES_MAX as LANES_MAX
+from executor.contract_views import STEP_TOKENS as STEP_TOKENS
 from executor.contract_views import ClassSum as ClassSum
 from executor.contract_views import Gauges as Gauges
 from executor.contract_views import Lane as Lane
 from executor.contract_views import ModelCard as ModelCard
 from executor.contract_views import Overview as Overview
+from executor.contract_views import Spread as Spread
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

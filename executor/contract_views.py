@@ -8,6 +8,23 @@ import msgspec
 
 from executor.contract_device import DeviceTime
 
+GAPS_NS: Final = tuple(
+    milliseconds * 1_000_000
+    for milliseconds in (
+        5, 10, 25, 50, 75, 100, 150, 200, 300, 400, 500, 750,
+        1_000, 2_500, 5_000, 7_500, 10_000, 20_000, 40_000, 80_000,
+    )
+)  # fmt: skip
+STEP_TOKENS: Final = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """How many values were at most each bound and above the one before, those above the last at the end; and
+    their sum.  No counts: there were none."""
+
+    counts: tuple[int, ...] = ()
+    total: int = 0
+
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     """The executor at one instant, for metrics and the leak checks of the tests."""
@@ -25,6 +42,10 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: int = 0
     drafted_tokens: int = 0  # guesses that were run, cumulative
     accepted_tokens: int = 0  # of these, what was then sampled
+    gaps: Spread = (
+        Spread()
+    )  # by GAPS_NS: between two steps in which a request said something, cumulative
+    step_tokens: Spread = Spread()  # by STEP_TOKENS: read and written in a step
     pool_blocks: int = 0  # set aside for kept prefixes
     kept_blocks: int = 0  # in use of these
     pinned_blocks: int = 0  # of these, what was registered

@@ -23,6 +23,8 @@ from typing import Final
 import msgspec
 
 from executor.contract import (
+    GAPS_NS,
+    STEP_TOKENS,
     Cause,
     DeviceTime,
     Emitted,
@@ -47,6 +49,7 @@ from executor.echo_job import Job, lanes
 from executor.echo_meter import Meter
 from executor.overview import overview
 from executor.starts import Starts
+from executor.tally import Tally
 from executor.turn import MailboxTurn
 
 _FILLER: Final = ord(".")
@@ -96,6 +99,7 @@ class EchoExecutor:
         self._running: list[Job] = []
         self._starts = Starts()
         self._totals = Gauges()
+        self._gaps, self._step_tokens = Tally(GAPS_NS), Tally(STEP_TOKENS)
         self._meter = Meter(clock_ns)
         self._past: list[DeviceTime] = []
 
@@ -109,6 +113,8 @@ class EchoExecutor:
         device = None if self._card is None else self._meter.device()
         return msgspec.structs.replace(
             self._totals,
+            gaps=self._gaps.spread(),
+            step_tokens=self._step_tokens.spread(),
             step_ns=self._meter.busy_ns,
             busy_ns=self._meter.busy_ns,
             device=device,
@@ -317,7 +323,11 @@ class EchoExecutor:
             stops = submit.stop_token_ids if k >= submit.min_tokens else ()
             token = stops[0] if stops and k >= len(said) else said[k % len(said)]
             job.generated += 1
-            job.first_ns = job.first_ns or self._clock_ns()
+            now_ns = self._clock_ns()
+            job.first_ns = job.first_ns or now_ns
+            if job.said_ns is not None:
+                self._gaps.add(now_ns - job.said_ns)
+            job.said_ns = now_ns
             self._add(generated_tokens=1)
             turn.push(
                 Emitted(request=turn.request, tokens=(token,), logprobs=_logprobs(submit, token))
@@ -327,6 +337,7 @@ class EchoExecutor:
         return Cause.LENGTH
 
     def _add(self, *, prompt_tokens: int = 0, generated_tokens: int = 0) -> None:
+        self._step_tokens.add(prompt_tokens + generated_tokens)
         self._totals = msgspec.structs.replace(
             self._totals,
             steps=self._totals.steps + 1,

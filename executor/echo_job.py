@@ -20,6 +20,7 @@ class Job:
         self.submitted_ns = now_ns
         self.started_ns: int | None = None
         self.first_ns: int | None = None
+        self.said_ns: int | None = None
         self.prefilled = self.cached = self.pinned = 0
         self.generated = 0
         self.device_ns = 0

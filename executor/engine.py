@@ -298,6 +298,7 @@ class Engine:
             if row.seq.generation == row.generation:
                 self.keeper.computed(row.seq)
                 self._result(row.seq, found.get(row.seq.key, ()), now_ns)
+        self._books.totals.stepped()
 
     def _planned(self, chunks: Seq[Chunk[Sequence]]) -> list[Planned]:
         """Give out the blocks, then add guesses where there is room for them."""

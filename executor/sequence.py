@@ -64,6 +64,7 @@ class Sequence:
         "promised",
         "prompt_tokens",
         "recomputed_ns",
+        "said_ns",
         "shared",
         "since_ns",
         "spans_ns",
@@ -110,6 +111,7 @@ class Sequence:
         self.spans_ns = [0, 0, 0]
         self.device_ns = 0
         self.recomputed_ns = 0
+        self.said_ns: int | None = None  # when it last said something
         wait_ms = job.queue_ms_max
         self.deadline_ns = None if wait_ms is None else now_ns + wait_ms * 1_000_000
 

@@ -46,6 +46,9 @@ class Teller:
         said, cause = seq.extend([choice.token for choice in choices], *self._room)
         if said:
             self._totals.generated_tokens += len(said)
+            if seq.said_ns is not None:
+                self._totals.gaps.add(now_ns - seq.said_ns)
+            seq.said_ns = now_ns
             logprobs = [c.logprobs for c in choices[: len(said)] if c.logprobs is not None]
             self._out.say(owner, Emitted(request=request, tokens=said, logprobs=tuple(logprobs)))
         if cause is Cause.CRASHED:

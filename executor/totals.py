@@ -5,12 +5,13 @@ Refuses to know: requests, steps still to come.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from executor.block_manager import BlockManager
-from executor.contract import DeviceTime, Gauges
+from executor.contract import GAPS_NS, STEP_TOKENS, DeviceTime, Gauges
 from executor.cost import Rates
 from executor.life import Life
+from executor.tally import Tally
 
 
 @dataclass(slots=True)
@@ -29,6 +30,15 @@ class Totals:
     generated_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    gaps: Tally = field(default_factory=lambda: Tally(GAPS_NS))
+    step_tokens: Tally = field(default_factory=lambda: Tally(STEP_TOKENS))
+    _stepped: int = 0  # tokens that belong to a step already
+
+    def stepped(self) -> None:
+        """A step is over.  What a slow mask let somebody say beside the steps belongs to the next."""
+        tokens = self.prompt_tokens + self.generated_tokens
+        self.step_tokens.add(tokens - self._stepped)
+        self._stepped = tokens
 
     def guessed(self, drafted: int, missed: int) -> None:
         self.drafted_tokens += drafted
@@ -69,5 +79,7 @@ class Totals:
             generated_tokens=self.generated_tokens,
             drafted_tokens=self.drafted_tokens,
             accepted_tokens=self.accepted_tokens,
+            gaps=self.gaps.spread(),
+            step_tokens=self.step_tokens.spread(),
             device=self.device(rates),
         )

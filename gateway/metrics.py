@@ -8,13 +8,19 @@ key or request id is ever a label.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
-from executor.contract import Gauges, ModelCard
+from executor.contract import GAPS_NS, STEP_TOKENS, Gauges, ModelCard, Spread
 from gateway.labelled import Labelled
 from gateway.metrics_classes import ClassMetrics
 
@@ -190,7 +196,7 @@ class _ExecutorGauges(Collector):
         self._cards = cards
         self._prefixes = prefixes
 
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         now = self._gauges()
         for prefix in self._prefixes:
             labels, engine = [MODEL], []
@@ -202,6 +208,14 @@ class _ExecutorGauges(Collector):
                 for model, gauges in now.items():
                     family.add_metric([model, *engine], read(gauges))
                 yield family
+            for name, says, spread, bounds, unit in _HISTOGRAMS:
+                histogram = HistogramMetricFamily(f"{prefix}{name}", says, labels=labels)
+                for model, gauges in now.items():
+                    found = spread(gauges)
+                    histogram.add_metric(
+                        [model, *engine], _up_to(found, bounds, unit), found.total / unit
+                    )
+                yield histogram
             for name, says, read in _COUNTERS:
                 counter = CounterMetricFamily(f"{prefix}{name}", says, labels=labels)
                 for model, gauges in now.items():
@@ -230,6 +244,13 @@ class _ExecutorGauges(Collector):
         yield info
 
 
+def _up_to(found: Spread, bounds: Sequence[int], unit: int) -> list[tuple[str, float]]:
+    """Prometheus' buckets: how many were at most each bound."""
+    counts = accumulate(found.counts or [0] * (len(bounds) + 1))
+    named = [*(str(bound / unit) for bound in bounds), "+Inf"]
+    return list(zip(named, map(float, counts), strict=True))
+
+
 def _kv_usage(gauges: Gauges) -> float:
     held = gauges.blocks_total - gauges.blocks_free
     return held / gauges.blocks_total if gauges.blocks_total else 0.0
@@ -241,6 +262,23 @@ _GAUGES: Final[tuple[tuple[str, str, _Read], ...]] = (
     ("num_requests_waiting", "Sequences waiting for a place.", lambda g: g.waiting),
     ("kv_cache_usage_perc", "Part of the KV blocks that is held, 0 to 1.", _kv_usage),
 )
+_HISTOGRAMS: Final[tuple[tuple[str, str, Callable[[Gauges], Spread], Sequence[int], int], ...]] = (
+    (
+        "inter_token_latency_seconds",
+        "Between two steps in which a request was given tokens, as the executor counts them.",
+        lambda g: g.gaps,
+        GAPS_NS,
+        1_000_000_000,
+    ),
+    (
+        "iteration_tokens_total",
+        "Tokens of a step: of prompts prefilled, and generated.",
+        lambda g: g.step_tokens,
+        STEP_TOKENS,
+        1,
+    ),
+)
+"""Counted by the executor in each of its steps, bounds in its unit and how many of that are one of ours."""
 _COUNTERS: Final[tuple[tuple[str, str, _Read], ...]] = (
     ("prompt_tokens", "Prompt tokens prefilled.", lambda g: g.prompt_tokens),
     ("generation_tokens", "Tokens generated.", lambda g: g.generated_tokens),

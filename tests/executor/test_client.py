@@ -55,7 +55,7 @@ class Script:
         self.writer.writelines(encode_message(message) for message in messages)
 
     def report(self, *updates: Update, **gauges: int) -> None:
-        self.say(Report(updates=updates, gauges=Gauges(**gauges, device=None)))
+        self.say(Report(updates=updates, gauges=msgspec.structs.replace(Gauges(), **gauges)))
 
     async def hear(self) -> Command:
         command = await read_command(self.reader)

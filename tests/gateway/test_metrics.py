@@ -96,6 +96,9 @@ def test_counts_are_exact_under_both_names(tmp_path: Path) -> None:
                 "request_max_num_generation_tokens_sum": 6,
                 "request_params_max_tokens_sum": 6,
                 "request_params_n_sum": 3,
+                "inter_token_latency_seconds_count": 6,  # three answers of three tokens
+                "iteration_tokens_total_count": 3 + 9,  # the echo's steps
+                "iteration_tokens_total_sum": one + 2 * two + 9,
                 "request_inference_time_seconds_count": 2,
                 "time_to_first_token_seconds_count": 2,
                 "e2e_request_latency_seconds_count": 2,
@@ -107,6 +110,9 @@ def test_counts_are_exact_under_both_names(tmp_path: Path) -> None:
                 found = samples(home, prefix + name)
                 assert sum(found.values()) == expected, prefix + name
                 assert all(engine in labels for labels in found), prefix + name
+        steps = samples(home, "vllm:iteration_tokens_total_bucket")
+        assert [steps[f'engine="0",le="{le}"'] for le in ("1.0", "16384.0", "+Inf")] == [9, 12, 12]
+        assert 'engine="0",le="0.005"' in samples(home, "vllm:inter_token_latency_seconds_bucket")
         assert samples(home, "vllm:num_requests_waiting_by_reason") == {
             'engine="0",reason="capacity"': 0
         }
