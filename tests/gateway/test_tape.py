@@ -11,6 +11,7 @@ import pytest
 from gateway.errors import ApiError, invalid
 from gateway.middleware.wire import ClientGone, Message
 from gateway.tape import Tape
+from tests.loop_time import pass_time
 
 STREAM = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}  # fmt: skip
 WHOLE = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}  # fmt: skip
@@ -40,8 +41,8 @@ async def listen(tape: Tape, ear: Ear) -> None:
         await tape.play(reader, ear)
 
 
-def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 10))
+def run(story: Callable[[], Coroutine[Any, Any, None]], longest_s: float = 10) -> None:
+    asyncio.run(asyncio.wait_for(story(), longest_s))
 
 
 async def settle() -> None:
@@ -157,18 +158,21 @@ def test_beyond_its_bound_nobody_reads_and_it_goes_on() -> None:
 
 def test_it_is_told_when_all_have_left_for_so_long() -> None:
     async def story() -> None:
-        tape = Tape(bytes_max=10, linger_s=0.02)
+        tape = Tape(bytes_max=10, linger_s=60)
         gone = asyncio.create_task(_gone(tape))
         with tape.read(), tape.read():
-            await asyncio.sleep(0.05)
+            await pass_time(100)
             assert not gone.done()
-        await asyncio.sleep(0.01)
+        await pass_time(50)
         with tape.read():
-            await asyncio.sleep(0.05)
+            await pass_time(100)
             assert not gone.done(), "somebody came back in time"
+        await pass_time(50)
+        assert not gone.done()
+        await pass_time(20)
         assert (await gone)["type"] == "http.disconnect"
 
-    run(story)
+    run(story, longest_s=600)
 
 
 async def _gone(tape: Tape) -> Message:
