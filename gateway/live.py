@@ -19,13 +19,14 @@ from policies.scope.labels import Label
 
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
-    """`reads`: the registered texts that it was allowed to read, where it read any.  `left` is set when
-    it is over and its work is aborted."""
+    """`reads`: the registered texts that it was allowed to read, where it read any.  `listens`: it does no work, and
+    hears that of another, with its end.  `left` is set when it is over and its work is aborted."""
 
     request_id: str
     who: Principal
     interrupt: Callable[[BaseException], None]
     reads: Label | None = None
+    listens: bool = False
     left: asyncio.Event = field(default_factory=asyncio.Event, compare=False, repr=False)
 
 
@@ -77,8 +78,8 @@ class Live:
         await self._none.wait()
 
     def interrupt_all(self, why: Callable[[], ApiError]) -> int:
-        """End everything that runs, each with an error of its own; how many."""
-        struck = tuple(self._requests.values())
+        """End everything that runs, each with an error of its own; how many.  Who only listens hears it from there."""
+        struck = tuple(each for each in self._requests.values() if not each.listens)
         for request in struck:
             request.interrupt(why())
         return len(struck)

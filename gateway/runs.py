@@ -37,14 +37,16 @@ UNKNOWN_CODES: Final = frozenset({"book_down", "store_unavailable", "registry_do
 
 @dataclass(slots=True)
 class Doing:
-    """What work tells of itself.  `claim`: of the key by which it is done.  `spent`: something was billed; None: nobody knows.  `cut`: its answer ended in an
-    error.  `secret`: its answer is shown once, and kept nowhere.  `fault`: how a stream of its says that it ends here.  `refusal`: the words of a refusal of its, by
-    the id of the request."""
+    """What work tells of itself, and what it is told.  `claim`: of the key by which it is done.  `spent`: something was
+    billed; None: nobody knows.  `cut`: its answer ended in an error.  `stopped`: somebody asked for its end by its key.
+    `secret`: its answer is shown once, and kept nowhere.  `fault`: how a stream of its says that it ends here.
+    `refusal`: the words of a refusal of its, by the id of the request."""
 
     basis: Basis = field(default_factory=Basis)
     claim: str | None = None
     spent: bool | None = False
     cut: bool = False
+    stopped: bool = False
     secret: bool = False
     fault: Callable[[ApiError], bytes] | None = None
     refusal: Callable[[ApiError, str], bytes] = lambda why, _: why.json()

@@ -3,8 +3,8 @@
     POST /v1/requests/cancel   {"idempotency_key": "…"}   →   {"cancelled": true}
 
 Who only goes away may come back, so work by a key goes on a while without a listener (`tape`).  This says that
-nobody will, and it is over when the answer comes: a stream that has begun is cut off for everybody who reads it, and
-whoever has heard nothing yet hears 409 `request_cancelled`.  A response that was begun by the key and is made in the
+nobody will, and it is over when the answer comes: a stream that has begun is cut off for everybody who reads it (of a
+response, with the event that says so), and whoever has heard nothing yet hears 409 `request_cancelled`.  A response that was begun by the key and is made in the
 background ends as by a cancel of its own.  What was generated is billed, as when anybody leaves.
 A key belongs to its principal, so nobody can stop another's work, nor learn whether there is any.  `cancelled` is
 false where nothing by that key runs at this gateway; at another it ends by itself.
@@ -54,6 +54,7 @@ class Cancel:
         digests = [self.house.digests.key(entry.who, f"POST {each}", key) for each in self.routes]
         runs = [run for digest in digests if (run := self.house.runs.find(digest)) is not None]
         for run in runs:
+            run.doing.stopped = True
             run.tape.abandon(_stopped())
             await run.over()
         behind = await self.house.stored.cancel_claimed(digests)

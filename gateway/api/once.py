@@ -182,6 +182,7 @@ class Once:
                 entry.who,
                 lambda why: tape.interrupt(reader, why),
                 reads=run.doing.basis.reads,
+                listens=True,
             )
             expiry_ms = expires_in_ms(self.house, entry.who)
             with self.house.live.entered(live, expires_in_ms=expiry_ms):

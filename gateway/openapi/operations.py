@@ -65,7 +65,7 @@ _CHUNKS = (
 )
 _EVENTS = (
     "With `stream: true`: events named by their `type`, with rising `sequence_number`, the last of them `response.completed`, "
-    "`response.incomplete` or `response.failed`."
+    "`response.incomplete` (of one that was cancelled, too) or `response.failed`."
 )
 _BLOCKS = (
     "With `stream: true`: `message_start`, the content blocks (`content_block_start`, `content_block_delta`, "

@@ -80,7 +80,7 @@ def followed(events: list[dict[str, Any]]) -> Followed:
             found.begun.append(kind)
             assert event["response"]["output"] == []
             continue
-        assert "in_progress" in found.begun or kind in {"error", "failed"}
+        assert "in_progress" in found.begun or kind in {"error", "failed", "incomplete"}
         if kind == "output_item.added":
             assert item is None
             item = event["item"]
@@ -88,11 +88,13 @@ def followed(events: list[dict[str, Any]]) -> Followed:
             assert event["output_index"] == len(found.output)
             part, said = False, ""
         elif kind == "error":
+            assert item is None
             found.error = event
         elif kind in {"completed", "incomplete", "failed"}:
-            assert item is None or kind == "failed"
-            found.status, found.last = kind, event["response"]
-            assert found.last["status"] == kind
+            assert item is None
+            found.status, found.last = event["response"]["status"], event["response"]
+            assert kind == ("incomplete" if found.status == "cancelled" else found.status)
+            assert (found.error is not None) == (kind == "failed")
         else:
             assert item is not None
             assert event["output_index"] == len(found.output)
@@ -131,6 +133,5 @@ def followed(events: list[dict[str, Any]]) -> Followed:
                 item = None
     assert found.begun[0] == "created"
     assert found.status != ""
-    if found.status != "failed":
-        assert found.last["output"] == found.output
+    assert found.last["output"] == found.output
     return found

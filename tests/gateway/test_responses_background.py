@@ -264,22 +264,6 @@ def parts_of(data: bytes) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_reader_hears_that_it_was_cancelled(tmp_path: Path) -> None:
-    gate = Hold(4)
-
-    async def story(home: Inhouse) -> None:
-        alice = home.caller()
-        reading = alice.start("POST", RESPONSES, asked(background=True, stream=True))
-        await reading.until(lambda e: b"output_text.delta" in b"".join(e.parts))
-        id_ = _id_of(Answered(200, {}, b"".join(reading.parts)))
-        assert read(await cancel(alice, id_))["status"] == "cancelled"
-        heard = await reading.end()
-        assert reading.complete
-        assert events_of(heard.body)[-1]["code"] == "response_cancelled"
-
-    lived(tmp_path, story, echo=EchoExecutor(gate=gate))
-
-
 def test_a_server_that_ends_says_so(tmp_path: Path) -> None:
     async def story(home: Inhouse) -> None:
         alice = home.caller()

@@ -97,6 +97,26 @@ def test_any_answer_is_told_in_closed_pairs_and_is_the_whole_answer(
     assert [each["status"] for each in found.output[:-1]] == ["completed"] * (len(found.output) - 1)
 
 
+@pytest.mark.slow
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(answers(), st.booleans(), st.booleans(), st.data())
+def test_any_answer_that_is_cut_anywhere_is_told_in_closed_pairs_and_ends_as_what_it_became(
+    deltas: list[Delta], logprobs: bool, cancelled: bool, data: st.DataObject
+) -> None:
+    stream = stream_of(logprobs=logprobs)
+    sent = [stream.opening()]
+    sent += [stream.delta(each) for each in deltas[: data.draw(st.integers(0, len(deltas)))]]
+    why = unavailable("The model stopped.", code="executor_lost")
+    found = followed(
+        events_of(b"".join([*sent, stream.cancelled() if cancelled else stream.error(why)]))
+    )
+    assert found.status == ("cancelled" if cancelled else "failed")
+    assert (found.last["error"] is None) == cancelled
+    assert found.last["incomplete_details"] is None
+    said = [each["status"] for each in found.output]
+    assert said == ["completed"] * (len(said) - 1) + ["incomplete"] * bool(said)
+
+
 def test_log_probabilities_come_with_their_text() -> None:
     stream = stream_of(logprobs=True)
     sent = [stream.opening(), *(stream.delta(Delta(0, t.text, (t,))) for t in TOKENS)]

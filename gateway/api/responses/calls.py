@@ -280,6 +280,7 @@ class ReadResponse:
                 entry.who,
                 lambda why: tape.interrupt(reader, why),
                 reads=entry.doing.basis.reads,
+                listens=True,
             )
             with house.live.entered(live, expires_in_ms=expires_in_ms(house, entry.who)):
                 try:

@@ -21,11 +21,12 @@ from gateway import lifecycle, strict_json
 from gateway.api.endpoint import Entry
 from gateway.api.generate import Generate
 from gateway.api.responses.making import RESPONSES, Making
-from gateway.api.responses.object import Status
 from gateway.api.responses.stream import fault
 from gateway.errors import ApiError, unavailable
 from gateway.house import House
 from gateway.kept import Basis
+from gateway.middleware.errors import internal_error
+from gateway.middleware.wire import Message
 from gateway.runs import RESULT_BYTES_MAX, Doing
 from gateway.stored import AtWork
 from gateway.streaming import respond, until_disconnect
@@ -62,6 +63,8 @@ class CreateResponse:
         try:
             generate = Generate(self.house, making.family, self.draw_seed)
             await generate.serve(entry, receive, making.send)
+            if entry.doing.stopped:  # who reads it is there still
+                await making.end(None)
         finally:
             await making.over()
 
@@ -74,13 +77,22 @@ class CreateResponse:
             tape, lambda: making.begun, making.now, lambda: making.streamed, claim=doing.claim
         )
         work.task = asyncio.create_task(self._work(making, work))
+
+        async def left() -> Message:
+            message = await receive()
+            if entry.doing.stopped and tape.status is not None:
+                await work.cancel()
+                await asyncio.Future()  # who reads it hears its last words, and that ends this
+            return message
+
         try:
-            await until_disconnect(receive, self._told(making, work, entry, send))
+            await until_disconnect(left, self._told(making, work, entry, send))
         finally:
             if tape.status is None:  # nobody has heard of it, and nobody can ask for it
                 await unbroken(work.cancel())
             # What goes on without whoever left will be billed: by their key it is not begun again.
             entry.doing.spent = doing.spent if work.task.done() else True
+            entry.doing.cut = making.streamed and doing.cut
 
     async def _told(self, making: Making, work: AtWork, entry: Entry, send: Send) -> None:
         """Where it stands, or all of its events.  Raises what refused it."""
@@ -108,24 +120,19 @@ class CreateResponse:
             await self._end(making, work, why)
         finally:
             del running[making.id]
-            tape.close(why)
+            tape.close(None if tape.is_complete else why)
 
     async def _end(self, making: Making, work: AtWork, why: Exception | None) -> None:
         """What was cut off is kept as what it came to; what was refused before it began is not there."""
         if making.stream is None or work.tape.status is None:
             await making.over()
             return
-        if making.last is not None:
-            return
         if why is not None:
             self.house.log(
                 "responses.crashed", request_id=making.entry.arrived.request_id, error=why
             )
-        status = Status.CANCELLED if work.cancelling else Status.FAILED
-        last = making.stream.cut(status, _cancelled() if work.cancelling else _stopped())
-        making.kept = await making.keep(last)
-        words = last.words(last.fields)
-        await work.tape.send({"type": "http.response.body", "body": words, "more_body": False})
+        fault = _stopped() if why is None else internal_error()
+        await making.end(None if work.cancelling else fault)
 
 
 async def _is_background(body: bytes) -> bool:
@@ -142,10 +149,6 @@ async def _is_background(body: bytes) -> bool:
 def _outliving(who: Principal) -> Principal:
     """Revoked as before, and not ended by the end of a token that was good when it asked."""
     return replace(who, credential=replace(who.credential, expires_at_s=None))
-
-
-def _cancelled() -> ApiError:
-    return ApiError(409, "conflict", "response_cancelled", "The response was cancelled.")
 
 
 def _stopped() -> ApiError:

@@ -100,7 +100,8 @@ def may_read(house: House, who: Principal, reads: Label | None) -> None:
 
 @dataclass(slots=True)
 class Making:
-    """One response as it is made.  `tape`: that of the background, where it is made there.  `last`: what it became; `kept`: whether that is stored, once it was tried."""
+    """One response as it is made.  `tape`: that of the background, where it is made there.  `told`: something of it was
+    said.  `last`: what it became; `said`: that was said; `kept`: whether it is stored, once that was tried."""
 
     house: House
     entry: Entry
@@ -110,7 +111,9 @@ class Making:
     items: tuple[Item, ...] = ()
     begun: bool = False
     stream: ResponseStream | None = None
+    told: bool = False
     last: Last | None = None
+    said: bool = False
     kept: bool | None = None
     progressed: bool = False
     before: list[Label] = field(default_factory=list)
@@ -167,7 +170,7 @@ class Making:
     async def send(self, message: Message) -> None:
         """Kept before the words that say so."""
         stream = self.stream
-        begun = stream is not None and stream.state is not Status.QUEUED
+        begun = stream is not None and stream.state is Status.IN_PROGRESS
         if self.background and begun and not self.progressed:
             self.progressed = True
             await self.house.stored.progress(self.id)
@@ -176,7 +179,20 @@ class Making:
                 self.kept = await unbroken(self.keep(self.last))
             if not self.kept:
                 message = _unkept(message, self.last)
+        self.told = True
+        self.said = self.said or (self.last is not None and bool(message.get("body")))
         await self.to(message)
+
+    async def end(self, why: ApiError | None) -> None:
+        """Of a stream that was cut off: its last words, where it has not said them.  `why` None: it was cancelled."""
+        if self.stream is None or not self.told:
+            return
+        words = b""
+        if self.last is None:
+            words = self.stream.cancelled() if why is None else self.stream.error(why)
+        elif not self.said:  # it was cut off as it was being kept
+            words = self.last.words(self.last.fields)
+        await self.send({"type": "http.response.body", "body": words, "more_body": False})
 
     async def keep(self, last: Last) -> bool:
         """Of what was made in the background as a stream, its events too."""

@@ -4,6 +4,8 @@
                                                     | arguments … → arguments done) → item done)*
             → completed | incomplete | error, failed
 
+However it ends, what is open is closed first.  What was cancelled ends in `incomplete`, its status `cancelled`: nothing
+has failed, and OpenAI's types know no event for it.
 One item is open at a time.  A call closes the text before it, and text after a call is an item of its own, so that
 what is told, put together, is the whole answer's output.  `event:` is each event's type; there is no `[DONE]`.
 Progress is told in comments, as on the other paths, and with `x_status` in events that carry it.
@@ -40,6 +42,8 @@ from gateway.text.reply import ShownToken
 from gateway.tools.calls import CallPart
 
 SEQUENCE_MAX = 2**31 - 1
+_LAST_OF = {"cancelled": "response.incomplete"}
+"""The last event, where it is not named as the status."""
 
 
 def event(kind: str, number: int, fields: Mapping[str, Any]) -> bytes:
@@ -48,8 +52,9 @@ def event(kind: str, number: int, fields: Mapping[str, Any]) -> bytes:
 
 
 def fault(why: ApiError) -> bytes:
-    """The last words to one reader of a stream that others go on with.  What number comes next is not known here;
-    the largest that there is rises above all."""
+    """The last words to one reader of a stream that others go on with.  The response goes on too, so nothing of it is
+    closed: whoever may, takes it up again behind what they have heard.  What number comes next is not known here; the
+    largest that there is rises above all."""
     return event("error", SEQUENCE_MAX, _error(why))
 
 
@@ -166,22 +171,17 @@ class ResponseStream:
         """Twice: as an event with our code, and in the response with OpenAI's."""
         self._status = Status.FAILED
         more = {"x_status": sse.failed_status(why)} if self._x_status else {}
-        told = self._event("error", _error(why) | more)
+        told = self._close("incomplete") + self._event("error", _error(why) | more)
         return self._end(told, self._became(usage_of(self._case), why), more)
+
+    def cancelled(self) -> bytes:
+        """The last words of one that somebody ended on purpose, once what it cost is settled."""
+        self._status = Status.CANCELLED
+        return self._end(self._close("incomplete"), self._became(usage_of(self._case)))
 
     def now(self) -> dict[str, Any]:
         """The response as it is by now."""
         return response_fields(self._head, self._repeated, self._became())
-
-    def cut(self, status: Status, why: ApiError) -> Last:
-        """After it was cut off from outside, once what it cost is settled; readers are told so by an `error`."""
-        self._status = status
-        told = self._event("error", _error(why))
-        failed = why if status is Status.FAILED else None
-        fields = response_fields(
-            self._head, self._repeated, self._became(usage_of(self._case), failed)
-        )
-        return Last(fields, lambda _: told)
 
     @property
     def state(self) -> Status:
@@ -203,7 +203,8 @@ class ResponseStream:
     def _end(self, before: bytes, became: Became, more: Mapping[str, Any] | None = None) -> bytes:
         """The last event, told so that whoever keeps the response may still say that it was not kept."""
         self._number += 1
-        kind, number = f"response.{became.status}", self._number
+        kind = _LAST_OF.get(became.status, f"response.{became.status}")
+        number = self._number
 
         def words(fields: Mapping[str, Any]) -> bytes:
             return before + event(kind, number, {"response": fields, **(more or {})})
