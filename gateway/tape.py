@@ -6,7 +6,7 @@ left, the work goes on for `linger_s`, so that whoever lost a connection finds i
 that its caller has gone.
 
 Bounded: beyond `bytes_max` nobody new is let in and nothing is kept, what all have heard is dropped, and the work
-waits for its slowest reader, whom the front's own deadline ends.
+waits for its slowest reader, whom the front's own deadline ends, and for its first, whom `linger_s` does.
 Refuses to know: what is said, who reads, keys.
 """
 
@@ -45,6 +45,7 @@ class Tape:
         self._why: BaseException | None = None
         self._stopped: Exception | None = None
         self._readers: list[Reader] = []
+        self._awaited = linger_s is not None  # whoever began it is on the way to its seat
         self._changed = asyncio.Event()
         self._left = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -125,8 +126,10 @@ class Tape:
 
     @contextmanager
     def read(self) -> Iterator[Reader]:
+        """A seat, from the first byte on: to be taken while it `admits`."""
         reader = Reader()
         self._readers.append(reader)
+        self._awaited = False
         self.touch()
         try:
             yield reader
@@ -165,6 +168,7 @@ class Tape:
     async def _following(self, reader: Reader) -> AsyncIterator[bytes]:
         while True:
             while reader.at < self._dropped + len(self._parts):
+                assert reader.at >= self._dropped  # who has a seat is waited for
                 parts = self._parts[reader.at - self._dropped :]
                 reader.at += len(parts)
                 yield b"".join(parts)
@@ -182,6 +186,8 @@ class Tape:
 
     def _drop(self) -> None:
         """What everybody has heard."""
+        if self._awaited:
+            return
         heard = min((each.at for each in self._readers), default=self._dropped + len(self._parts))
         count = heard - self._dropped
         self._size -= sum(map(len, self._parts[:count]))

@@ -147,7 +147,8 @@ async def _say(tape: Tape, parts: list[bytes]) -> None:
 def test_beyond_its_bound_nobody_reads_and_it_goes_on() -> None:
     async def story() -> None:
         tape = Tape(bytes_max=10, linger_s=1)
-        await tape.send(STREAM)
+        with tape.read():  # who began it, and leaves
+            await tape.send(STREAM)
         await _say(tape, [b"x" * 8] * 100)
         assert tape._size <= 10
         await tape.send(said(b"", more=False))
@@ -195,5 +196,48 @@ def test_one_reader_is_ended_and_the_others_are_not() -> None:
         tape.close()
         await other
         assert ear.body == b"a"
+
+    run(story)
+
+
+def test_whoever_began_it_loses_nothing_however_late_they_listen() -> None:
+    async def story() -> None:
+        tape, ear = Tape(bytes_max=2, linger_s=1), Ear()
+        await tape.send(STREAM)
+
+        async def work() -> None:
+            for data in (b"ab", b"cd", b"ef"):
+                await tape.send(said(data))
+            tape.close()
+
+        working = asyncio.create_task(work())
+        await settle()
+        with pytest.raises(ClientGone):  # its end was not said
+            await listen(tape, ear)
+        await working
+        assert ear.body == b"abcdef"
+
+    run(story)
+
+
+def test_who_has_a_seat_loses_nothing_that_is_said_before_they_listen() -> None:
+    async def story() -> None:
+        tape, ear = Tape(bytes_max=3, linger_s=None), Ear()
+        await tape.send(STREAM)
+        await tape.send(said(b"ab"))
+        with tape.read() as reader:
+
+            async def work() -> None:
+                for data in (b"cd", b"ef"):
+                    await tape.send(said(data))
+                await tape.send(said(b"", more=False))
+                tape.close()
+
+            working = asyncio.create_task(work())
+            await settle()
+            assert not tape.admits
+            await tape.play(reader, ear)
+        await working
+        assert ear.body == b"abcdef"
 
     run(story)

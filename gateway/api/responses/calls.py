@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,7 +33,8 @@ from gateway.api.responses.making import (
     output_of,
     record,
 )
-from gateway.api.responses.object import encode, error_fields
+from gateway.api.responses.object import encode, error_fields, usage_fields
+from gateway.api.responses.schema import check_included
 from gateway.api.responses.stream import fault
 from gateway.api.wire import json_bytes, query_lists
 from gateway.errors import ApiError, conflict, invalid, unavailable
@@ -46,6 +48,7 @@ from gateway.refusals import told
 from gateway.registered_records import require_log
 from gateway.stored import AtWork, Found, absent
 from gateway.streaming import HEADERS, respond, until_disconnect
+from gateway.tape import Reader
 from gateway.unbroken import unbroken
 from policies.facts import Principal
 from tenants.responses_rows import OPEN
@@ -81,7 +84,8 @@ class Call:
     def query(self, *one: str) -> dict[str, str]:
         """What is asked, besides what more to include, of which there is nothing.  Raises ApiError 400."""
         asked = query_lists(self.entry.scope, frozenset(one), _MANY)
-        return {name: values[0] for name, values in asked.items() if name not in _MANY}
+        check_included(asked.pop("include", ()))
+        return {name: values[0] for name, values in asked.items()}
 
 
 Handler = Callable[[Call], Awaitable[bytes]]
@@ -145,7 +149,6 @@ def view(house: House, found: Found) -> bytes:
 
 
 async def read(call: Call) -> bytes:
-    call.query("stream", "starting_after", "include_obfuscation")
     found = await call.found()
     await record(call.house, call.entry, READ, call.id)
     return view(call.house, found)
@@ -229,25 +232,23 @@ class ReadResponse:
     house: House
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        plain = StoredRoute(self.house, read)
-        if b"stream" not in scope.get("query_string", b""):
-            await plain(scope, receive, send)
-            return
         who = await identify(self.house, scope)
         entry = Entry(scope, Arrival.of(self.house.clock, scope), who)
-        async with told(self.house, who, entry.arrived.request_id, route_name(scope)):
-            after = _starting_after(Call(self.house, entry, scope["path"][len(PREFIX) :]))
-            if after is not None:
-                source = await unbroken(self._source(entry))
-        if after is None:
-            await plain.serve(entry, receive, send)
-        elif isinstance(source, bytes):
-            await _sent_again(source, after, send)
-        else:
-            await until_disconnect(receive, self._follow(entry, source, after, send))
+        with ExitStack() as seats:
+            async with told(self.house, who, entry.arrived.request_id, route_name(scope)):
+                after = _starting_after(Call(self.house, entry, scope["path"][len(PREFIX) :]))
+                if after is not None:
+                    source = await unbroken(self._source(entry, seats))
+            if after is None:
+                await StoredRoute(self.house, read).serve(entry, receive, send)
+            elif isinstance(source, bytes):
+                await _sent_again(source, after, send)
+            else:
+                await until_disconnect(receive, self._follow(entry, *source, after, send))
 
-    async def _source(self, entry: Entry) -> bytes | AtWork:
-        """Its events, or where they are being told.  Raises ApiError."""
+    async def _source(self, entry: Entry, seats: ExitStack) -> bytes | tuple[AtWork, Reader]:
+        """Its events, or where they are being told, with a seat there: what has one loses nothing of what is told
+        before it listens.  Raises ApiError."""
         require_log(self.house)
         call = Call(self.house, entry, entry.scope["path"][len(PREFIX) :])
         async with rated(self.house, entry.who, entry.scope):
@@ -259,8 +260,9 @@ class ReadResponse:
                         "response_in_progress",
                         "No more readers are let in to its events. Ask for the response itself.",
                     )
+                reader = seats.enter_context(work.tape.read())
                 await record(self.house, entry, READ, call.id)
-                return work
+                return work, reader
             if found.content.events is None:
                 raise invalid(
                     "stream: only what is made in the background with stream: true is streamed again, and while "
@@ -270,25 +272,26 @@ class ReadResponse:
             await record(self.house, entry, READ, call.id)
             return found.content.events
 
-    async def _follow(self, entry: Entry, work: AtWork, after: int, send: Send) -> None:
+    async def _follow(
+        self, entry: Entry, work: AtWork, reader: Reader, after: int, send: Send
+    ) -> None:
         """As a request of its own, which its own credential's end ends."""
         tape, house = work.tape, self.house
         listening = _Listening(send, after)
-        with tape.read() as reader:
-            live = LiveRequest(
-                entry.arrived.request_id,
-                entry.who,
-                lambda why: tape.interrupt(reader, why),
-                reads=entry.doing.basis.reads,
-                listens=True,
-            )
-            with house.live.entered(live, expires_in_ms=expires_in_ms(house, entry.who)):
-                try:
-                    await tape.play(reader, listening.send)
-                except ApiError as why:
-                    if not listening.started:
-                        raise
-                    await listening.end(fault(why))
+        live = LiveRequest(
+            entry.arrived.request_id,
+            entry.who,
+            lambda why: tape.interrupt(reader, why),
+            reads=entry.doing.basis.reads,
+            listens=True,
+        )
+        with house.live.entered(live, expires_in_ms=expires_in_ms(house, entry.who)):
+            try:
+                await tape.play(reader, listening.send)
+            except ApiError as why:
+                if not listening.started:
+                    raise
+                await listening.end(fault(why))
 
 
 @dataclass(slots=True)
@@ -310,13 +313,13 @@ class _Listening:
 def _starting_after(call: Call) -> int | None:
     """None: no events are asked for.  Raises ApiError 400."""
     asked = call.query("stream", "starting_after", "include_obfuscation")
-    wanted = asked.get("stream", "false")
-    if wanted not in {"true", "false"}:
-        raise invalid("stream: expected true or false.", param="stream")
+    for name in ("stream", "include_obfuscation"):
+        if asked.get(name, "false") not in {"true", "false"}:
+            raise invalid(f"{name}: expected true or false.", param=name)
     after = asked.get("starting_after", "-1")
     if not _NUMBER.fullmatch(after):
         raise invalid("starting_after: expected a sequence_number.", param="starting_after")
-    return int(after) if wanted == "true" else None
+    return int(after) if asked.get("stream") == "true" else None
 
 
 def behind(events: bytes, after: int) -> bytes:

@@ -9,7 +9,7 @@ Source: API.md §1 (Responses, minimum), §2 (44, 72); openai-python's types.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -184,13 +184,7 @@ def _controls(request: ResponsesRequest, vocab_size: int) -> Controls:
     text = request.text or _Text()
     top = request.top_logprobs
     include = request.include or []
-    for name in include:
-        if name not in _INCLUDED:
-            accepted = ", ".join(sorted(_INCLUDED))
-            raise invalid(
-                f"include: '{fit(name)}' is not one of the accepted values: {accepted}.",
-                param="include",
-            )
+    check_included(include)
     if top and LOGPROBS not in include:
         raise invalid(f"top_logprobs: needs include: ['{LOGPROBS}'].", param="top_logprobs")
     try:
@@ -207,6 +201,17 @@ def _controls(request: ResponsesRequest, vocab_size: int) -> Controls:
     if structure is not None and structure.param == "response_format":
         return replace(read, structure=replace(structure, param="text.format"))
     return read
+
+
+def check_included(include: Iterable[str]) -> None:
+    """Raises ApiError 400."""
+    for name in include:
+        if name not in _INCLUDED:
+            accepted = ", ".join(sorted(_INCLUDED))
+            raise invalid(
+                f"include: '{fit(name)}' is not one of the accepted values: {accepted}.",
+                param="include",
+            )
 
 
 def _format(given: _Format | None) -> ResponseFormat | None:
