@@ -32,7 +32,7 @@ COUNTED_EVERY: Final = 12
 """In sweeps: once a minute."""
 LOOK_S: Final = 0.2
 CANCEL_LOOKS: Final = 15
-"""By then whoever works on it has ended it, or has gone."""
+"""By then whoever works on it has ended it, or is taken to have gone."""
 ROOM_BYTES: Final = 64 * 1024
 """Of an answer, on top of what was asked."""
 
@@ -162,7 +162,8 @@ class Stored:
             raise down() from why
 
     async def cancel(self, who: Principal, id_: str) -> None:
-        """What is made in the background ends, at whichever gateway.  Waits for it, but not for ever."""
+        """What is made in the background ends, at whichever gateway.  Waits for it, but not for ever: whoever does not
+        answer by then has gone, or finds it cancelled."""
         if (work := self.running.get(id_)) is not None:
             await work.cancel()
             return
@@ -172,7 +173,9 @@ class Stored:
                 await asyncio.sleep(LOOK_S)
                 row = await self.table.find(whose_of(who), id_)
                 if row is None or row.status not in OPEN:
-                    break
+                    return
+            if wanted:
+                await self.table.end_unheard(whose_of(who), id_)
         except StoreUnavailable as why:
             raise down() from why
 
@@ -282,6 +285,7 @@ async def open_stored(
 ) -> Stored:
     """`owner` names this process, anew at each start."""
     table = Responses(store, owner=owner, clock_ms=clock_ms)
+    await table.recover()
     await table.counted()
     return Stored(table, seals, secrets, log)
 

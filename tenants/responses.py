@@ -85,6 +85,9 @@ class Responses:
     async def cancel(self, whose: Whose, id_: str) -> bool:
         return await self._store.write(lambda conn: rows.cancel(conn, whose, id_))
 
+    async def end_unheard(self, whose: Whose, id_: str) -> bool:
+        return await self._store.write(lambda conn: rows.end_unheard(conn, whose, id_))
+
     async def to_end(self, ids: Sequence[str]) -> list[str]:
         return await self._store.read(lambda conn: rows.to_end(conn, ids))
 
@@ -92,6 +95,14 @@ class Responses:
         if ids:
             await self._store.write(
                 lambda conn: rows.renew(conn, ids, owner=self._owner, now_ms=self._now_ms(conn))
+            )
+
+    async def recover(self) -> None:
+        """Once at start, before serving: what processes that are no more left open is over.  Where others write too,
+        nobody knows whose process is no more until its lease is over."""
+        if not self._store.shared:
+            await self._store.write(
+                lambda conn: rows.recover(conn, owner=self._owner, now_ms=self._now_ms(conn))
             )
 
     async def sweep(self) -> int:

@@ -143,6 +143,12 @@ def cancel(conn: Connection, whose: Whose, id_: str) -> bool:
     return conn.execute(update(_T).where(wanted).values(cancelling=True)).rowcount == 1
 
 
+def end_unheard(conn: Connection, whose: Whose, id_: str) -> bool:
+    """It is cancelled, since whoever works on it has not answered.  False where it has ended meanwhile."""
+    wanted = and_(_T.c.id == id_, whose.theirs, _T.c.cancelling.is_(True), _IS_OPEN)
+    return conn.execute(update(_T).where(wanted).values(status="cancelled")).rowcount == 1
+
+
 def to_end(conn: Connection, ids: Sequence[str]) -> list[str]:
     """Of what runs here: what is to stop, because that was asked for elsewhere or it was removed."""
     going = select(_T.c.id).where(_T.c.id.in_(ids), _T.c.cancelling.is_(False), _IS_OPEN)
@@ -154,6 +160,12 @@ def renew(conn: Connection, ids: Sequence[str], *, owner: str, now_ms: int) -> N
     for start in range(0, len(ids), SWEEP_MOST):
         mine = and_(_T.c.id.in_(ids[start : start + SWEEP_MOST]), _T.c.owner == owner, _IS_OPEN)
         conn.execute(update(_T).where(mine).values(lease_until_ms=now_ms + LEASE_S * 1000))
+
+
+def recover(conn: Connection, *, owner: str, now_ms: int) -> None:
+    """After a restart, where this process alone writes: whoever worked on what is open is no more."""
+    dead = and_(_IS_OPEN, _T.c.owner != owner)
+    conn.execute(update(_T).where(dead).values(lease_until_ms=now_ms))
 
 
 def sweep(conn: Connection, *, now_ms: int, most: int = SWEEP_MOST) -> int:

@@ -13,6 +13,7 @@ Source: DESIGN.md, settled 7; SECURITY.md P8.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,9 +22,10 @@ from typing import Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.answers import Usage
 from gateway.api.endpoint import Arrival, Entry
 from gateway.api.registered.call import rated
-from gateway.api.responses.items import Item
+from gateway.api.responses.items import OUR_PREFIX, Item
 from gateway.api.responses.making import (
     CANCELLED,
     DELETED,
@@ -51,9 +53,13 @@ from gateway.streaming import HEADERS, respond, until_disconnect
 from gateway.tape import Reader
 from gateway.unbroken import unbroken
 from policies.facts import Principal
+from policies.price import Meter
+from tenants.ledger import HELD
 from tenants.responses_rows import OPEN
 
 PREFIX: Final = "/v1/responses/"
+UNTOLD: Final = frozenset({*OPEN, "failed", "cancelled"})
+"""What a row says where whoever made it may have said nothing of its end."""
 LISTED_MAX: Final = 100
 LISTED: Final = 20
 _MANY = frozenset({"include"})
@@ -132,26 +138,41 @@ class StoredRoute:
             return await self.handler(call)
 
 
-def view(house: House, found: Found) -> bytes:
+async def view(house: House, found: Found) -> bytes:
     """As it is by now: here, at another gateway, or after the one that made it has gone."""
     row, told_so = found.row, found.content.response
     work = house.stored.running.get(row.id)
     if work is not None and (now := work.now()) is not None:
         return now
+    if row.status not in UNTOLD:
+        return told_so
+    fields = msgspec.json.decode(told_so)
+    if fields["status"] not in OPEN:
+        return told_so
     if row.status in OPEN and not row.lapsed:
-        fields = msgspec.json.decode(told_so)
         return encode(fields | {"status": row.status})
-    if row.lapsed or row.status == "failed":
-        fields = msgspec.json.decode(told_so)
-        if fields["status"] in OPEN:  # nobody was left to say more
-            return encode(fields | {"status": "failed", "error": error_fields(_lost())})
-    return told_so
+    # Nobody was left to say more.
+    fields["usage"] = await _booked(house, row.id)
+    if row.status == "cancelled":
+        return encode(fields | {"status": "cancelled"})
+    return encode(fields | {"status": "failed", "error": error_fields(_lost())})
+
+
+async def _booked(house: House, id_: str) -> dict[str, object] | None:
+    """What was billed for it, as the book has it by now; None where it does not know yet."""
+    known = await house.book.explain("req_" + id_.removeprefix(OUR_PREFIX))
+    if known is None or known.charge is None or known.state == HELD:
+        return None
+    tokens = Counter({line.meter: line.tokens for line in known.charge.lines})
+    cached = tokens[Meter.CACHED_INPUT]
+    usage = usage_fields(Usage(tokens[Meter.INPUT] + cached, tokens[Meter.OUTPUT], cached))
+    return {**usage, "x_estimated": True} if known.estimated else usage
 
 
 async def read(call: Call) -> bytes:
     found = await call.found()
     await record(call.house, call.entry, READ, call.id)
-    return view(call.house, found)
+    return await view(call.house, found)
 
 
 async def cancel(call: Call) -> bytes:
@@ -162,10 +183,10 @@ async def cancel(call: Call) -> bytes:
         raise absent()
     if not found.row.background:
         raise invalid("Only a response that was made with background: true can be cancelled.")
-    if found.row.status in OPEN:
+    if found.row.status in OPEN and not found.row.lapsed:
         await stored.cancel(call.who, call.id)
         await record(call.house, call.entry, CANCELLED, call.id)
-    return view(call.house, await call.found())
+    return await view(call.house, await call.found())
 
 
 async def input_items(call: Call) -> bytes:

@@ -258,7 +258,7 @@ class Making:
 
     def _goes_by(self, found: Found) -> None:
         """Raises ApiError 404, 409."""
-        if found.row.status in OPEN:
+        if found.row.status in OPEN and not found.row.lapsed:
             raise conflict("response_in_progress", "That response is not finished yet.")
         reads = found.content.basis.reads
         may_read(self.house, self.entry.who, reads)
