@@ -98,7 +98,7 @@ class Stored:
         whose = whose_of(who)
         try:
             await self._secrets.ensure(whose.tenant)
-            if not self.table.has_room(whose.tenant, size + ROOM_BYTES):
+            if not self.table.has_room(whose, size + ROOM_BYTES):
                 raise full()
             if content is not None:
                 sealed, version = await self._sealed(whose.tenant, what.id, content)
@@ -118,11 +118,11 @@ class Stored:
 
     async def keep(self, who: Principal, id_: str, status: str, content: Content) -> bool:
         """It is over.  False where it is not kept: it was removed meanwhile, or that failed and is logged."""
-        tenant = who.tenant or ""
+        whose = whose_of(who)
         self._open.discard(id_)
         try:
-            sealed, version = await self._sealed(tenant, id_, content)
-            return await self.table.keep(tenant, id_, status, sealed, version)
+            sealed, version = await self._sealed(whose.tenant, id_, content)
+            return await self.table.keep(whose, id_, status, sealed, version)
         except (SecretGone, StoreUnavailable) as why:
             self._log("responses.unkept", error=why)
             return False
@@ -131,7 +131,7 @@ class Stored:
         """Nothing came of it.  Where that cannot be said, its lease will."""
         self._open.discard(id_)
         try:
-            await self.table.abandon(who.tenant or "", id_)
+            await self.table.abandon(whose_of(who), id_)
         except StoreUnavailable as why:
             self._log("responses.unkept", error=why)
 
@@ -314,8 +314,8 @@ def full() -> ApiError:
         403,
         "permission_error",
         "responses_full",
-        "There is no room to store it: your tenant has as many responses as it may keep. Delete what is no longer "
-        "needed, or ask with store: false.",
+        "There is no room to store it: nobody may keep more than three times what is left of their tenant's room. "
+        "Delete responses of yours that are no longer needed, or ask with store: false.",
         param="store",
     )
 

@@ -112,10 +112,10 @@ def retry_after_s(draw: float) -> int:
 
 
 GREED = 3
-"""How many times what is free one tenant may hold."""
+"""How many times what is free one may hold."""
 
 
 def may_hold(own: int, every: int, most: int) -> bool:
-    """Whether a tenant that holds `own` of `every` place taken, of `most`, may take one more.  Whoever
-    takes all that it may leaves a quarter to the next, and they even out as requests end."""
+    """Whether a tenant, or one within it, that holds `own` of `every` place taken, of `most`, may take one more.
+    Whoever takes all that it may leaves a quarter to the next, and they even out as what they hold ends."""
     return own < GREED * (most - every)

@@ -32,11 +32,11 @@ class IdempotencyKeys:
         self._store = store
         self._owner = owner
         self._now_ms = store.clock_ms(clock_ms)
-        self._tally = Tally()
+        self._tally = Tally[str]()
 
     def tenants(self) -> tuple[str, ...]:
         """Those that have any."""
-        return self._tally.tenants()
+        return self._tally.names()
 
     def has_room(self, tenant: str, size_bytes: int) -> bool:
         return self._tally.of(tenant)[1] + size_bytes <= ANSWERS_BYTES_MAX

@@ -1,7 +1,7 @@
 """Stored responses: begun, kept and removed durably before anybody hears of it.
 
-An asynchronous face on `responses_rows`; each call may raise StoreUnavailable.  How much is kept of each tenant is
-counted now and then (`counted`) and added to in between, so that no request sums a table.
+An asynchronous face on `responses_rows`; each call may raise StoreUnavailable.  How much is kept of each tenant, and of
+each principal of it, is counted now and then (`counted`) and added to in between, so that no request sums a table.
 Refuses to know: what is said, what is sealed.  The database's clock decides leases and days (`Store.clock_ms`).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from policies.shedding import may_hold
 from tenants import responses_rows as rows
 from tenants.responses_rows import KEPT_S, LEASE_S, SWEEP_MOST, Begun, Row, Whose
 from tenants.store import Store
@@ -32,7 +33,8 @@ class Responses:
         self._store = store
         self._owner = owner
         self._now_ms = store.clock_ms(clock_ms)
-        self._tally = Tally()
+        self._tally = Tally[str]()
+        self._held = Tally[Whose]()
 
     @property
     def shared(self) -> bool:
@@ -41,29 +43,32 @@ class Responses:
 
     def tenants(self) -> tuple[str, ...]:
         """Those that have any."""
-        return self._tally.tenants()
+        return self._tally.names()
 
-    def has_room(self, tenant: str, size_bytes: int) -> bool:
-        many, size = self._tally.of(tenant)
-        return many < KEPT_MAX and size + size_bytes <= BYTES_MAX
+    def has_room(self, whose: Whose, size_bytes: int) -> bool:
+        """Nobody holds so much of their tenant's room that the next of it finds none."""
+        (own_many, own), (many, size) = self._held.of(whose), self._tally.of(whose.tenant)
+        return may_hold(own_many, many, KEPT_MAX) and may_hold(
+            own + size_bytes, size + size_bytes, BYTES_MAX
+        )
 
     async def begin(self, whose: Whose, what: Begun) -> None:
         await self._store.write(
             lambda conn: rows.begin(conn, whose, what, owner=self._owner, now_ms=self._now_ms(conn))
         )
-        self._tally.add(whose.tenant, 1, len(what.sealed or b""))
+        self._add(whose, 1, len(what.sealed or b""))
 
     async def progress(self, id_: str) -> bool:
         return await self._store.write(lambda conn: rows.progress(conn, id_, owner=self._owner))
 
-    async def keep(self, tenant: str, id_: str, status: str, sealed: bytes, version: int) -> bool:
-        self._tally.add(tenant, 0, len(sealed))
+    async def keep(self, whose: Whose, id_: str, status: str, sealed: bytes, version: int) -> bool:
+        self._add(whose, 0, len(sealed))
         return await self._store.write(
             lambda conn: rows.keep(conn, id_, status, sealed, version, owner=self._owner)
         )
 
-    async def abandon(self, tenant: str, id_: str) -> bool:
-        self._tally.add(tenant, -1, 0)
+    async def abandon(self, whose: Whose, id_: str) -> bool:
+        self._add(whose, -1, 0)
         return await self._store.write(lambda conn: rows.abandon(conn, id_, owner=self._owner))
 
     async def find(self, whose: Whose, id_: str) -> Row | None:
@@ -79,7 +84,7 @@ class Responses:
     async def remove(self, whose: Whose, id_: str) -> bool:
         gone = await self._store.write(lambda conn: rows.remove(conn, whose, id_))
         if gone:
-            self._tally.add(whose.tenant, -1, 0)
+            self._add(whose, -1, 0)
         return gone
 
     async def cancel(self, whose: Whose, id_: str) -> bool:
@@ -116,7 +121,8 @@ class Responses:
             count += some
             if some < SWEEP_MOST:
                 break
-        self._tally.forget(tenant)
+        self._tally.forget(lambda each: each == tenant)
+        self._held.forget(lambda each: each.tenant == tenant)
         return count
 
     async def sealed_by(self, tenant: str) -> Mapping[int, int]:
@@ -129,4 +135,14 @@ class Responses:
         return await self._store.write(lambda conn: rows.reseal(conn, id_, old, new, version))
 
     async def counted(self) -> None:
-        self._tally.count(await self._store.read(rows.tally))
+        held = await self._store.read(rows.tally)
+        self._held.count(held)
+        sums: dict[str, tuple[int, int]] = {}
+        for whose, (many, size) in held.items():
+            had = sums.get(whose.tenant, (0, 0))
+            sums[whose.tenant] = had[0] + many, had[1] + size
+        self._tally.count(sums)
+
+    def _add(self, whose: Whose, records: int, size_bytes: int) -> None:
+        self._held.add(whose, records, size_bytes)
+        self._tally.add(whose.tenant, records, size_bytes)

@@ -227,10 +227,14 @@ def reseal(conn: Connection, id_: str, old: bytes, new: bytes, version: int) -> 
     return conn.execute(update(_T).where(there).values(values)).rowcount == 1
 
 
-def tally(conn: Connection) -> Mapping[str, tuple[int, int]]:
-    """How many each tenant has, and how many bytes of them."""
-    counted = select(_T.c.tenant, func.count(), func.sum(_T.c.sealed_bytes)).group_by(_T.c.tenant)
-    return {tenant: (int(many), int(size or 0)) for tenant, many, size in conn.execute(counted)}
+def tally(conn: Connection) -> Mapping[Whose, tuple[int, int]]:
+    """How many each principal has, and how many bytes of them."""
+    whose = (_T.c.tenant, _T.c.issuer, _T.c.user, _T.c.project)  # as the index has them
+    counted = select(*whose, func.count(), func.sum(_T.c.sealed_bytes)).group_by(*whose)
+    return {
+        Whose(tenant, project, issuer, user): (int(many), int(size or 0))
+        for tenant, issuer, user, project, many, size in conn.execute(counted)
+    }
 
 
 def _rows(now_ms: int) -> Any:

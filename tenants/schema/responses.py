@@ -31,7 +31,7 @@ response = Table(
         name="known_status_of_a_response",
     ),
     Index("response_tenant", "tenant", "secret_version", "sealed_bytes"),
-    Index("response_person", "tenant", "issuer", "user"),
+    Index("response_person", "tenant", "issuer", "user", "project", "sealed_bytes"),
     Index("response_expiry", "expires_at_ms"),
     Index("response_lease", "status", "lease_until_ms"),
 )

@@ -17,7 +17,7 @@ from tenants.schema.columns import metadata
 
 REVISIONS: Final = (
     *("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010"),
-    *("0011", "0012", "0013", "0014", "0015"),
+    *("0011", "0012", "0013", "0014", "0015", "0016"),
 )
 """Oldest first.  Named here, so that Alembic is only loaded where there is something to do."""
 MIGRATIONS: Final = Path(__file__).parent.parent / "migrations"

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import openai
 import pytest
-from openai.types.responses import ResponseTextDeltaEvent
+from openai import OpenAI
+from openai.types.responses import ResponseStreamEvent, ResponseTextDeltaEvent
 
 from executor.echo import EchoExecutor
 from tests.clients.serving import Serving, serving
 from tests.clients.test_openai_python import client
 from tests.gateway.inhouse import MODEL
+from tests.gateway.response_kit import followed
 from tests.gateway.test_line import Hold
 
 pytestmark = pytest.mark.slow
@@ -150,4 +152,62 @@ def test_what_is_made_in_the_background_is_polled_followed_and_cancelled(tmp_pat
         assert whole.status == "completed"
         assert "two" in whole.output_text
         ai.responses.delete(id_)
+        site.at_rest()
+
+
+def whole(events: list[ResponseStreamEvent]) -> list[dict[str, object]]:
+    """As they were sent: numbered without a gap, and every pair closed."""
+    told = [each.to_dict() for each in events]
+    assert [each["sequence_number"] for each in told] == list(range(len(told)))
+    followed(told)
+    return told
+
+
+def stopped_at(ai: OpenAI, free: int, index: int, *, by_key: bool) -> list[ResponseStreamEvent]:
+    """All that is heard of a stream that is cancelled when so much of it was read."""
+    key = {"Idempotency-Key": f"stop-{free}-{index}"}
+    heard: list[ResponseStreamEvent] = []
+    with ai.responses.create(
+        model=MODEL,
+        input="one",
+        stream=True,
+        background=not by_key,
+        extra_headers=key,
+        extra_body={"stream_options": {"x_status": True}},
+    ) as events:
+        for event in events:
+            heard.append(event)
+            if event.sequence_number != index:
+                continue
+            assert heard[0].type == "response.created"
+            if by_key:
+                body = {"idempotency_key": key["Idempotency-Key"]}
+                answer = ai.post("/requests/cancel", body=body, cast_to=object)
+                assert answer == {"cancelled": True}
+            else:
+                assert ai.responses.cancel(heard[0].response.id).status == "cancelled"
+    return heard
+
+
+@pytest.mark.parametrize("by_key", (False, True), ids=("by_id", "by_key"))
+@pytest.mark.parametrize("free", (0, 1, 3))
+def test_wherever_it_is_cancelled_and_taken_up_again_nothing_is_open_or_missing(
+    tmp_path: Path, free: int, by_key: bool
+) -> None:
+    with serving(tmp_path, echo=EchoExecutor(gate=Hold(free))) as site, client(site) as ai:
+        begun = 2 + (free and 2)  # created, queued or in progress; item and part added
+        for index in range(1, begun):
+            heard = stopped_at(ai, free, index, by_key=by_key)
+            told = whole(heard)
+            last = heard[-1]
+            assert last.type == "response.incomplete"
+            assert (last.response.status, last.response.error) == ("cancelled", None)
+            if by_key:
+                continue
+            assert ai.responses.retrieve(last.response.id) == last.response
+            for after in range(-1, len(told)):
+                with ai.responses.retrieve(
+                    last.response.id, stream=True, starting_after=after
+                ) as rest:
+                    assert [each.to_dict() for each in rest] == told[after + 1 :]
         site.at_rest()

@@ -39,7 +39,7 @@ async def remove(caller: Caller, id_: str) -> Answered:
 async def kept(home: Inhouse) -> int:
     await home.house.stored.table.counted()
     tally = home.house.stored.table._tally
-    return sum(tally.of(tenant)[0] for tenant in tally.tenants())
+    return sum(tally.of(tenant)[0] for tenant in tally.names())
 
 
 def text(body: dict[str, Any]) -> str:
@@ -284,11 +284,13 @@ def test_revoking_a_document_ends_who_goes_on_from_its_answer(tmp_path: Path, wh
 def test_who_has_no_room_is_refused_before_anything_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenants.responses.KEPT_MAX", 1)
+    monkeypatch.setattr("tenants.responses.KEPT_MAX", 4)
 
     async def story(home: Inhouse) -> None:
         alice = home.caller()
         made = await stored(alice)
+        for _ in range(2):  # up to three times what is left
+            await stored(alice)
         done = home.echo.gauges.prompt_tokens
         for stream in (False, True):
             answer = await alice.post(RESPONSES, asked(store=True, stream=stream))
@@ -296,6 +298,7 @@ def test_who_has_no_room_is_refused_before_anything_is_done(
             assert answer.error["param"] == "store"
         assert home.echo.gauges.prompt_tokens == done
         assert (await alice.post(RESPONSES, asked())).status == 200
+        assert (await home.caller("acme/bob").post(RESPONSES, asked(store=True))).status == 200
         assert (await home.caller("globex/carol").post(RESPONSES, asked(store=True))).status == 200
         await remove(alice, made["id"])
         await stored(alice)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
+from itertools import count
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, select, update
@@ -205,7 +207,7 @@ def test_what_an_old_secret_sealed_is_sealed_anew_once(done: Done) -> None:
         assert rows.reseal(conn, "r1", b"begun", b"new", 2)
         assert rows.stale(conn, "acme", 2) == []
         assert rows.sealed_by(conn, "acme") == {2: 2}
-        assert rows.tally(conn) == {"acme": (2, 7), "globex": (1, 5)}
+        assert rows.tally(conn) == {ALICE: (2, 7), OTHERS[0]: (1, 5)}
         assert rows.forget(conn, "acme", most=1) == 1
         assert rows.forget(conn, "acme") == 1
         assert there(conn) == {"r9"}
@@ -231,29 +233,108 @@ def test_who_is_forgotten_takes_what_they_stored(done: Done) -> None:
     done(op)
 
 
+def test_what_a_process_that_is_no_more_left_open_is_over_at_a_start(done: Done) -> None:
+    def op(conn: Connection) -> None:
+        begin(conn, "back", background=True)
+        begin(conn, "fore")
+        begin(conn, "ours", background=True, owner="g2")
+        begin(conn, "over")
+        keep(conn, "over")
+        rows.recover(conn, owner="g2", now_ms=NOON_MS)
+        lapsed = {id_: (row := find(conn, id_)) and row.lapsed for id_ in there(conn)}
+        assert lapsed == {"back": True, "fore": True, "ours": False, "over": False}
+        assert rows.sweep(conn, now_ms=NOON_MS) == 2
+        assert there(conn) == {"back", "ours", "over"}
+
+    done(op)
+
+
+def test_only_who_writes_alone_knows_at_a_start_who_is_no_more(
+    on_both: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(store: Store) -> None:
+        await store.write(lambda conn: begin(conn, background=True))
+        for shared in (True, False):
+            monkeypatch.setattr(Store, "shared", shared)
+            await Responses(store, owner="g2", clock_ms=lambda: NOON_MS).recover()
+            row = await store.read(find)
+            assert row is not None
+            assert row.lapsed is not shared
+
+    in_a_store(story)
+
+
+def test_what_nobody_ends_is_ended_for_them(done: Done) -> None:
+    def op(conn: Connection) -> None:
+        begin(conn, background=True)
+        assert not rows.end_unheard(conn, ALICE, "r1")  # nobody asked for that
+        assert rows.cancel(conn, ALICE, "r1")
+        assert not rows.end_unheard(conn, OTHERS[4], "r1")
+        assert rows.end_unheard(conn, ALICE, "r1")
+        row = find(conn, at_ms=LAPSED_MS)
+        assert row is not None
+        assert (row.status, row.lapsed) == ("cancelled", False)
+        assert not keep(conn)  # whoever worked on it after all
+        begin(conn, "r2", background=True)
+        assert rows.cancel(conn, ALICE, "r2")
+        assert keep(conn, "r2")
+        assert not rows.end_unheard(conn, ALICE, "r2")
+
+    done(op)
+
+
 def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch, on_both: None) -> None:
-    monkeypatch.setattr("tenants.responses.KEPT_MAX", 2)
-    monkeypatch.setattr("tenants.responses.BYTES_MAX", 20)
+    """A principal alone has three quarters of it: four responses, or less than thirty bytes."""
+    monkeypatch.setattr("tenants.responses.KEPT_MAX", 5)
+    monkeypatch.setattr("tenants.responses.BYTES_MAX", 40)
 
     async def story(store: Store) -> None:
         kept = Responses(store, owner="g1", clock_ms=lambda: NOON_MS)
-        assert kept.has_room("acme", 20)
-        assert not kept.has_room("acme", 21)
+        assert kept.has_room(ALICE, 29)
+        assert not kept.has_room(ALICE, 30)
         await kept.begin(ALICE, Begun("r1", "m", background=False))
-        await kept.keep("acme", "r1", "completed", b"x" * 15, 1)
-        assert not kept.has_room("acme", 6)
-        await kept.begin(ALICE, Begun("r2", "m", background=False))
-        assert not kept.has_room("acme", 0)
-        assert kept.has_room("globex", 0)
-        assert await kept.abandon("acme", "r2")
-        assert kept.has_room("acme", 5)
+        await kept.keep(ALICE, "r1", "completed", b"x" * 15, 1)
+        assert kept.has_room(ALICE, 14)
+        assert not kept.has_room(ALICE, 15)
+        for id_ in ("r2", "r3", "r4"):
+            assert kept.has_room(ALICE, 0)
+            await kept.begin(ALICE, Begun(id_, "m", background=False))
+        assert not kept.has_room(ALICE, 0)
+        assert kept.has_room(OTHERS[0], 0)
+        assert await kept.abandon(ALICE, "r2")
+        assert kept.has_room(ALICE, 0)
         other = Responses(store, owner="g2", clock_ms=lambda: NOON_MS)
         await other.counted()
         assert other.tenants() == ("acme",)
-        assert not other.has_room("acme", 6)
-        assert await other.forget("acme") == 1
-        assert other.has_room("acme", 20)
+        assert not other.has_room(ALICE, 15)
+        assert await other.forget("acme") == 3
+        assert other.has_room(ALICE, 29)
 
+    in_a_store(story)
+
+
+def test_nobody_leaves_the_others_of_their_tenant_without_room(
+    monkeypatch: pytest.MonkeyPatch, on_both: None
+) -> None:
+    monkeypatch.setattr("tenants.responses.KEPT_MAX", 20)
+
+    async def story(store: Store) -> None:
+        kept = Responses(store, owner="g1", clock_ms=lambda: NOON_MS)
+        numbers = count()
+        took = []
+        for whose in (ALICE, *OTHERS[1:]):  # each takes all that it may, one after the other
+            took.append(0)
+            while kept.has_room(whose, 0):
+                await kept.begin(whose, Begun(f"r{next(numbers)}", "m", background=False))
+                took[-1] += 1
+        assert took[0] == 15
+        assert all(took[:3])
+        assert sum(took) <= 20
+
+    in_a_store(story)
+
+
+def in_a_store(story: Callable[[Store], Coroutine[Any, Any, None]]) -> None:
     with folder() as where:
         store = Store.open(Where.url(where / "x.db"))
         asyncio.run(story(store))
