@@ -34,6 +34,7 @@ def toml(
     port: int,
     admin_port: int,
     numerics: str = "fast",
+    kv_memory: str = "auto",
     plan: Plan = Plan(),
     more: str = "",
 ) -> str:
@@ -55,6 +56,7 @@ root_key_file = "{state_dir}/root.key"
 name = "{MODEL}"
 path = "{MODEL}"
 numerics = "{numerics}"
+kv_memory = "{kv_memory}"
 
 [[prices]]
 model = "{MODEL}"
