@@ -48,7 +48,7 @@ from gateway.live import Live
 from gateway.metrics import Metrics
 from gateway.metrics_book import BookGauges
 from gateway.metrics_device import DeviceGauges
-from gateway.metrics_door import DoorGauges
+from gateway.metrics_door import ConnectionGauges, DoorGauges
 from gateway.metrics_registered import WarmthGauges
 from gateway.promises import Promises
 from gateway.recording import AuditGauges, ensure_secrets, open_audit
@@ -113,6 +113,7 @@ async def _serve(settings: Settings) -> None:
         def ready(bound: Sequence[Bound]) -> None:
             for each in bound:
                 log("listening", listener=each.name, host=each.host, port=each.port)
+            house.metrics.registry.register(ConnectionGauges(bound))
             if development is not None:
                 development.announce(bound, models=list(house.deployments))
 
@@ -120,6 +121,7 @@ async def _serve(settings: Settings) -> None:
         gc.freeze()  # the house is no garbage: full rounds come sooner, and look at requests alone
         await listen.serve(
             listeners(settings, house),
+            draining=switch.draining,
             shutdown=switch.shutdown,
             drain_s=LAST_WORDS_S,
             on_ready=ready,

@@ -1,11 +1,12 @@
 """One connection of the pinned Hypercorn, with `wire_guard` between the socket and h11.
 
 Adds to Hypercorn's `TCPServer`: the byte guard; a deadline for a head to arrive and for every write;
-a bounded, lingering close; and pipelined requests held back until the one before is answered, so that
-a client that goes away is seen at once (Hypercorn stops reading while a request is held in h11).
+a bounded, lingering close; leaving between two requests, never on top of one; and pipelined requests held
+back until the one before is answered, so that a client that goes away is seen at once (Hypercorn stops reading
+while a request is held in h11).
 And makes cheaper what every request pays: an answer's head goes out with what follows it, in one write,
-and waiting for the next request is a timer instead of two tasks that each request cancels.
-Refuses to know: ASGI, routes, tenants.
+and who waits for a next request stands in a line (`connections`) instead of being a task of its own.
+Refuses to know: ASGI, routes, tenants, when a connection is to leave.
 Source: DESIGN.md settled question 12, SECURITY.md §0, API.md §0 (1, 2); Hypercorn 0.18.0, whose
 methods are overridden by name: `check_hypercorn` refuses to start on any other.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Protocol
@@ -27,8 +29,8 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.typing import AppWrapper
 
+from gateway.connections import Connections
 from gateway.door import TurnedAway
-from gateway.idle_timer import IdleTimer
 from gateway.middleware.wire import ClientGone
 from gateway.wire_guard import Fault, Limits, Pass, Refusal, WireGuard
 
@@ -38,20 +40,28 @@ HELD_BYTES_MAX = 64 * 1024
 """Pipelined bytes held back for one connection.  A client that sends more is cut off: nobody needs
 it, and beyond it we could not see it leave."""
 LINGER_BYTES_MAX = 1024 * 1024
+BARE_CLOSE_S = 0.25
+"""How long a peer has to close its side where nothing was said: a request that it has just sent is then read away, so
+that it sees a close and no reset.  Most peers notice a close only when they have something to ask."""
 UNSENT_BYTES = 64 * 1024
 """Up to here a transport takes what is written without making anybody wait (asyncio's own high-water mark)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one connection, and how many there may be."""
+    """Of one connection, and how many there may be.  Each way to stand still ends by one of these."""
 
     keep_alive_s: float = 75.0
     head_s: float = 10.0
+    """For a whole head, from the connection's beginning or the head's first byte."""
+    head_grace_s: float = 2.0
+    """A head that takes longer is the first to make room where no place is left."""
     write_s: float = 35.0
     """Longer than the guard's send deadline, so that the handler is cancelled before its socket dies."""
     close_s: float = 2.0
+    """How long a peer has to close its side after our last word."""
     connections_max: int = 2048
+    """Of a listener."""
     send_buffer_bytes: int = 128 * 1024
     """Of the kernel: what it takes counts as sent, though nobody may have read it."""
     limits: Limits = field(default_factory=Limits)
@@ -73,6 +83,19 @@ def check_hypercorn(found: str | None = None) -> None:
         )
 
 
+class _NoTimer:
+    """Instead of Hypercorn's for each connection: `Connections` keeps the time of all."""
+
+    async def restart(self, *_: object) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+_NO_TIMER = _NoTimer()
+
+
 class GuardedConnection(TCPServer):
     def __init__(
         self,
@@ -86,31 +109,59 @@ class GuardedConnection(TCPServer):
         bounds: Bounds,
         mint: Callable[[], str],
         refused: Callable[[Fault], None],
+        connections: Connections,
         door: TurnAway | None = None,
     ) -> None:
         super().__init__(app, loop, config, context, {}, reader, writer)
         self._bounds = bounds
         self._mint = mint
         self._refused = refused
+        self._connections = connections
         self._door = door
+        self._guard = WireGuard(bounds.limits)
+        self._held: deque[Pass | Refusal] = deque()
         self._answered = asyncio.Event()  # no request is under way
         self._answered.set()
         self._reading: asyncio.Task[bytes] | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self.leaving = False
         self._muted = False
         self._over = False
         self._cut = False
         self._task: asyncio.Task[None] | None = None
         self._head = b""  # of an answer, until the end of this turn of the loop
-        self.idle_task: IdleTimer = IdleTimer(  # type: ignore[assignment]
-            bounds.keep_alive_s, context.terminated.is_set
-        )
+        self.idle_task: _NoTimer = _NO_TIMER  # type: ignore[assignment]
 
-    def hang_up(self) -> None:
-        """Close now if no request is under way; who serves has set the context's `terminated`."""
-        self.idle_task.end()
+    def part(self, why: Fault | None) -> bool:
+        """Leave, if nothing of a request is here that nobody has looked at: what was read is answered or told.
+        `Connections` asks only while no request is under way."""
+        unseen: bytearray = self.reader._buffer  # type: ignore[attr-defined]  # noqa: SLF001 (nothing public tells)
+        if unseen or self._held or (self._reading is not None and self._reading.done()):
+            return False
+        self.turn_away(why)
+        return True
 
-    async def _idle_timeout(self) -> None:
-        await self._initiate_server_close()
+    def turn_away(self, why: Fault | None) -> None:
+        if why is None:
+            self._last_word(wait_s=BARE_CLOSE_S)
+            return
+        self._refused(why)
+        self._last_word(Refusal(why, starts=True).response(self._mint()))
+
+    def _last_word(self, answer: bytes = b"", *, wait_s: float | None = None) -> None:
+        """Then our side is closed.  What the peer still sends is read away until it closes its own (RFC 9112 §9.6):
+        closing with bytes unread would reset the connection and take the answer on its way with it."""
+        if self.leaving:
+            return
+        self._connections.parts(self)
+        self.leaving = self._muted = True
+        if not self.writer.transport.is_closing():
+            with suppress(OSError, RuntimeError):
+                if answer:
+                    self.writer.write(answer)
+                self.writer.write_eof()
+        wait_s = self._bounds.close_s if wait_s is None else wait_s
+        self._patience = self.loop.call_later(wait_s, self.abort)
 
     async def run(self) -> None:
         self._task = asyncio.current_task()
@@ -128,69 +179,80 @@ class GuardedConnection(TCPServer):
     def _let_go(self) -> None:
         """Of Hypercorn's side, which holds us by our own methods: with it gone, all is freed now and
         not at the collector's next full round, which a heap at rest of this size puts off for long."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         if hasattr(self, "protocol"):
             del self.protocol
 
     async def _read_data(self) -> None:
         try:
-            refusal = await self._pump()
-            if isinstance(refusal, Refusal):
-                await self._refuse(refusal)
-            elif refusal is not None:
-                await self.protocol.handle(Closed())
-                await self._farewell(refusal)
+            last = await self._pump()
+            if isinstance(last, Refusal):
+                await self._refuse(last)
+            elif last is not None:
+                self._last_word(last)
+            if self.leaving:
+                await self._read_away()
         finally:
             if self._reading is not None:
                 self._reading.cancel()
         self._over = True
+        self._connections.works(self)  # it waits for nothing any more
         await self.protocol.handle(Closed())
-        await self.idle_task.stop()  # or the connection would live on for as long as it may be idle
 
     async def _pump(self) -> Refusal | bytes | None:
-        """Feed h11 until the peer is gone or refused.  Bytes: the last answer on this connection."""
-        guard = WireGuard(self._bounds.limits)
-        held: deque[Pass | Refusal] = deque()
+        """Feed h11 until the peer is gone or refused, or this is leaving.  Bytes: the last answer on this connection."""
+        guard, held = self._guard, self._held
         head_by: float | None = self.loop.time() + self._bounds.head_s
         turned = False  # away: the rest of its body is nobody's
-        while True:
+        while not self.leaving:
             while held and (self._answered.is_set() or not held[0].starts):
                 verdict = held.popleft()
                 if isinstance(verdict, Refusal):
                     return verdict
+                if verdict.starts:
+                    self._connections.works(self)
+                    head_by = None
                 if verdict.starts and self._door is not None:
                     found = self._door(verdict.data, whole=verdict.ends)
-                    if found is not None and not found.stays:
-                        return found.answer
+                    if found is not None and (self._connections.draining or not found.stays):
+                        return _closing(found.answer) if found.stays else found.answer
                     if found is not None:
                         turned = True
                         await self._write(found.answer)
-                        await self.idle_task.restart(self._task_group, self._idle_timeout)
+                        head_by = self.loop.time() + self._bounds.head_s
                 if turned:
-                    turned = not verdict.ends
-                    head_by = self.loop.time() + self._bounds.head_s if turned else None
+                    if verdict.ends:
+                        turned, head_by = False, None
+                        self._wait()
                     continue
                 if verdict.starts:
                     self._answered.clear()
                 await self.protocol.handle(RawData(verdict.data))
             if sum(len(item.data) for item in held if isinstance(item, Pass)) > HELD_BYTES_MAX:
                 return None
+            if guard.in_head and head_by is None:
+                head_by = self.loop.time() + self._bounds.head_s
             try:
                 data = await self._read(head_by, or_answered=bool(held))
             except TimeoutError:
-                return Refusal(Fault.HEAD_SLOW, starts=True) if guard.in_head else None
+                if self._answered.is_set() and not self.leaving:
+                    return Refusal(Fault.HEAD_SLOW, starts=True) if guard.in_head else None
+                head_by = None  # what is under way is not cut for the sake of what follows it
+                continue
             except OSError:
                 return None
             if data is None:
                 continue
             if not data:
                 return None
-            if held and isinstance(held[-1], Refusal):
+            if self.leaving or (held and isinstance(held[-1], Refusal)):
                 continue  # what follows a refused byte is not looked at
             held.extend(guard.feed(data))
-            if not guard.in_head:
-                head_by = head_by if turned else None
-            elif head_by is None:
-                head_by = self.loop.time() + self._bounds.head_s
+            if guard.in_head and self._answered.is_set() and not held:
+                self._connections.opens(self)
+        return None
 
     async def _read(self, until: float | None, *, or_answered: bool) -> bytes | None:
         """Bytes; b"" at the end of the input; None: the request under way was answered first.
@@ -210,12 +272,12 @@ class GuardedConnection(TCPServer):
                 answered.cancel()
             if not self._reading.done():
                 return None
-        reading, self._reading = self._reading, None
         try:
             async with asyncio.timeout_at(until if not or_answered else None):
-                return await reading
+                return await self._reading
         finally:
-            reading.cancel()
+            self._reading.cancel()
+            self._reading = None
 
     async def _refuse(self, refusal: Refusal) -> None:
         """Answer if nothing was answered yet, then let the answer arrive before closing."""
@@ -225,27 +287,27 @@ class GuardedConnection(TCPServer):
             h11.IDLE,
             h11.SEND_RESPONSE,
         }
-        self._muted = True  # a handler still at work must not write into our answer
-        await self.protocol.handle(Closed())
         if may_answer:
-            await self._farewell(refusal.response(self._mint()))
+            self._last_word(refusal.response(self._mint()))
         else:
-            self._abort()
+            self._muted = True  # a handler still at work must not write behind what was sent
+            self.abort()
+        await self.protocol.handle(Closed())
 
-    async def _farewell(self, answer: bytes) -> None:
-        """The last answer, whole, whatever the peer is still sending."""
-        self._muted = True
-        try:
-            async with asyncio.timeout(self._bounds.close_s):
-                self.writer.write(answer)
-                await self.writer.drain()
-                self.writer.write_eof()
-                # Closing with bytes unread would reset the connection and take our answer with it.
-                unread = LINGER_BYTES_MAX
-                while unread > 0 and (data := await self.reader.read(READ_BYTES)):
-                    unread -= len(data)
-        except (OSError, RuntimeError):  # TimeoutError is an OSError
-            self._abort()
+    async def _read_away(self) -> None:
+        """What comes behind our last word, until the peer closes too or its time is over."""
+        self._held.clear()
+        unread = LINGER_BYTES_MAX
+        with suppress(OSError):
+            while unread > 0 and (data := await self._read(None, or_answered=False)):
+                unread -= len(data)
+
+    def _wait(self) -> None:
+        """For a next request, or the rest of its head."""
+        if self._guard.in_head and not self._held:
+            self._connections.opens(self)
+        else:
+            self._connections.keeps(self)
 
     def _h11(self) -> H11Protocol:
         protocol = self.protocol.protocol
@@ -262,11 +324,14 @@ class GuardedConnection(TCPServer):
             await self._write(head + event.data)
             return
         self._send_head()
-        if isinstance(event, Updated) and event.idle:
+        if isinstance(event, Closed):
+            self._last_word()
+        elif isinstance(event, Updated) and event.idle:
             self._answered.set()
             if self._over:  # the peer closed its side: nothing more can be asked
-                event = Closed()
-        await super().protocol_send(event)
+                self._last_word()
+            else:
+                self._wait()
 
     def _send_head(self) -> None:
         head, self._head = self._head, b""
@@ -290,10 +355,10 @@ class GuardedConnection(TCPServer):
                         await self.writer.drain()
                     return
                 except (OSError, RuntimeError):  # TimeoutError is an OSError
-                    self._abort()
+                    self.abort()
                     await self.protocol.handle(Closed())
                 except asyncio.CancelledError:
-                    self._abort()  # cut in mid-write: nothing sent after it would make sense
+                    self.abort()  # cut in mid-write: nothing sent after it would make sense
                     raise
         if asyncio.current_task() is not self._task:
             raise ClientGone
@@ -301,13 +366,19 @@ class GuardedConnection(TCPServer):
     async def _close(self) -> None:
         """Hypercorn waits for the peer to take all that was written; a stalled one never does."""
         async with asyncio.timeout(self._bounds.close_s) as patience:
-            await super()._close()
+            with suppress(OSError):  # the peer is gone before our side could be closed
+                await super()._close()
         if patience.expired():
-            self._abort()
+            self.abort()
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
         self._cut = True
         self.writer.transport.abort()
+
+
+def _closing(answer: bytes) -> bytes:
+    """An answer that would leave its connection open, as its last."""
+    return answer.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1)
 
 
 def _is_head(data: bytes) -> bool:

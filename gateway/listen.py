@@ -1,8 +1,8 @@
 """Serve several ASGI apps on several sockets in one process: HTTP/1.1 only, guarded, drained at the
 end.
 
-Refuses to know: what the apps do, signals (the caller sets `shutdown`), TLS (terminate it in front),
-ASGI lifespan (the composition root starts and stops what it made).
+Refuses to know: what the apps do, signals (the caller sets `draining` and `shutdown`), TLS (terminate it in
+front), ASGI lifespan (the composition root starts and stops what it made).
 Why not `hypercorn.asyncio.serve`: it serves one app, cuts streams 3 s after the signal, speaks HTTP/2
 when asked, and waits for ever on a peer that does not read.
 Source: API.md §0 (1, 2), SECURITY.md §0.
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from hypercorn.app_wrappers import ASGIWrapper
@@ -23,7 +24,8 @@ from hypercorn.config import Config
 from hypercorn.typing import ASGIFramework
 
 from gateway.connection import READ_BYTES, Bounds, GuardedConnection, TurnAway, check_hypercorn
-from gateway.wire_guard import Fault, Refusal
+from gateway.connections import Connections, Counts
+from gateway.wire_guard import Fault
 
 ASGIApp = Callable[
     [
@@ -35,6 +37,8 @@ ASGIApp = Callable[
 ]
 CUT_S = 5.0
 """How long cancelled handlers may take to unwind (settle, audit) before their sockets are dropped."""
+FILES_KEPT = 256
+"""Descriptors for what is no connection."""
 BACKLOG = 512
 ACCEPTS = 16
 """How many connections are accepted in one turn of the loop: libuv accepts one by each handle (since 1.45), and
@@ -58,9 +62,12 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
+    """`connections`: what those of this listener do at the moment."""
+
     name: str
     host: str
     port: int
+    connections: Callable[[], Counts] = field(default=Counts, compare=False)
 
     @property
     def url(self) -> str:
@@ -97,49 +104,88 @@ async def serve(
     mint: Callable[[], str],
     reports: Reports,
     bounds: Bounds | None = None,
+    draining: asyncio.Event | None = None,
 ) -> None:
-    """Serve until `shutdown` is set, then refuse new connections, close idle ones, let running
-    requests go on for `drain_s`, and cancel what is left, once.  BindError before anything is served.
+    """Serve until `shutdown` is set, then refuse new connections, let running requests go on for `drain_s`, and
+    cancel what is left, once.  From `draining` on (without one: from `shutdown` on) connections close behind their
+    answers, which say so, and at once where nothing is asked on them.  BindError before anything is served.
     Cancelling `serve` is a shutdown without drain."""
     check_hypercorn()
     bounds = bounds or Bounds()
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY:
+        most = places(bounds.connections_max, files, len(listeners))
+        bounds = replace(bounds, connections_max=most)
     sockets = _bind_all(listeners, bounds)
-    house = _House(bounds, mint, reports)
+    halls = [_Hall(listener, bounds, mint, reports) for listener in listeners]
     servers: list[asyncio.Server] = []
     try:
-        for listener, sock in zip(listeners, sockets, strict=True):
-            enter = house.door(listener)
+        for hall, sock in zip(halls, sockets, strict=True):
             for _ in range(ACCEPTS):
                 twin = sock.dup()
                 servers.append(
-                    await asyncio.start_server(enter, sock=twin, backlog=BACKLOG, limit=READ_BYTES)
+                    await asyncio.start_server(
+                        hall.enter, sock=twin, backlog=BACKLOG, limit=READ_BYTES
+                    )
                 )
-        on_ready(
-            [_bound(listener, sock) for listener, sock in zip(listeners, sockets, strict=True)]
-        )
+        on_ready([hall.bound(sock) for hall, sock in zip(halls, sockets, strict=True)])
+        await _either(draining or shutdown, shutdown)
+        for hall in halls:
+            hall.drain()
         await shutdown.wait()
         for server in servers:
             server.close()
         for sock in sockets:
             sock.close()
-        await house.drain(drain_s)
+        await _all_over([task for hall in halls for task in hall.close()], drain_s)
     finally:
         for server in servers:
             server.close()
         for sock in sockets:
             sock.close()
-        await house.cut()
+        await _all_over([task for hall in halls for task in hall.cut()], CUT_S)
+        for hall in halls:
+            hall.drop()
 
 
-class _House:
-    """All connections of all listeners."""
+def places(most: int, files: int, listeners: int) -> int:
+    """For each listener, of `files` descriptors: with none left, accepting fails and nobody makes room.  An eighth more
+    of them belongs to who leaves (`Connections`)."""
+    return max(1, min(most, (files - FILES_KEPT) * 8 // (9 * listeners)))
 
-    def __init__(self, bounds: Bounds, mint: Callable[[], str], reports: Reports) -> None:
+
+async def _either(*events: asyncio.Event) -> None:
+    waits = [asyncio.ensure_future(each.wait()) for each in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waits:
+            each.cancel()
+
+
+async def _all_over(tasks: Sequence[asyncio.Task[None]], within_s: float) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=within_s)
+
+
+class _Hall:
+    """All connections of a listener.  Each has places of its own, so that whoever takes all of the public one's keeps no
+    operator from the other."""
+
+    def __init__(
+        self, listener: Listener, bounds: Bounds, mint: Callable[[], str], reports: Reports
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._app = ASGIWrapper(cast("ASGIFramework", listener.app))
         self._bounds = bounds
         self._mint = mint
         self._reports = reports
         self._context = WorkerContext(None)
-        self._connections: dict[asyncio.Task[None], GuardedConnection] = {}
+        self._tasks: dict[asyncio.Task[None], GuardedConnection] = {}
+        self._connections = Connections(
+            bounds.connections_max, bounds.keep_alive_s, bounds.head_grace_s
+        )
         self._config = Config()
         self._config.alpn_protocols = ["http/1.1"]
         self._config.include_server_header = False
@@ -153,57 +199,58 @@ class _House:
             limits.request_line_bytes_max + limits.header_bytes_max + 8
         )
 
-    def door(
-        self, listener: Listener
-    ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
-        wrapped = ASGIWrapper(cast("ASGIFramework", listener.app))
-        loop = asyncio.get_running_loop()
+    def bound(self, sock: socket.socket) -> Bound:
+        host, port = sock.getsockname()[:2]
+        return Bound(self._listener.name, host, port, self._connections.counts)
 
-        def enter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if len(self._connections) >= self._bounds.connections_max:
-                self._reports.refused(Fault.CONNECTIONS)
-                writer.write(Refusal(Fault.CONNECTIONS, starts=True).response(self._mint()))
-                writer.close()
-                return
-            connection = GuardedConnection(
-                wrapped,
-                loop,
-                self._config,
-                self._context,
-                reader,
-                writer,
-                bounds=self._bounds,
-                mint=self._mint,
-                refused=self._reports.refused,
-                door=listener.door,
-            )
-            task = loop.create_task(connection.run())
-            self._connections[task] = connection
-            task.add_done_callback(self._leave)
-
-        return enter
+    def enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections = self._connections
+        room = connections.has_room()
+        connection = GuardedConnection(
+            self._app,
+            self._loop,
+            self._config,
+            self._context,
+            reader,
+            writer,
+            bounds=self._bounds,
+            mint=self._mint,
+            refused=self._reports.refused,
+            connections=connections,
+            door=self._listener.door,
+        )
+        connections.comes(connection)
+        if not room:
+            connection.turn_away(Fault.CONNECTIONS)
+        task = self._loop.create_task(connection.run())
+        self._tasks[task] = connection
+        task.add_done_callback(self._leave)
 
     def _leave(self, task: asyncio.Task[None]) -> None:
-        writer = self._connections.pop(task).writer
-        if not writer.transport.is_closing():
-            writer.transport.abort()
+        connection = self._tasks.pop(task)
+        self._connections.gone(connection)
+        if not connection.writer.transport.is_closing():
+            connection.writer.transport.abort()
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._reports.failed(fault)
 
-    async def drain(self, drain_s: float) -> None:
-        await self._context.terminated.set()  # busy connections close after their answer
-        for connection in self._connections.values():
-            connection.hang_up()
-        if self._connections:
-            await asyncio.wait(set(self._connections), timeout=drain_s)
+    def drain(self) -> None:
+        self._config.keep_alive_max_requests = 0  # each answer says `Connection: close`
+        self._connections.drain()
 
-    async def cut(self) -> None:
-        await self._context.terminated.set()
-        for task in self._connections:
+    def close(self) -> list[asyncio.Task[None]]:
+        """Who has sent no whole head is told; what is left is still at work."""
+        self._connections.close()
+        return list(self._tasks)
+
+    def cut(self) -> list[asyncio.Task[None]]:
+        self.drain()
+        for task in self._tasks:
             task.cancel()
-        if self._connections:
-            await asyncio.wait(set(self._connections), timeout=CUT_S)
-        for connection in self._connections.values():
+        return list(self._tasks)
+
+    def drop(self) -> None:
+        for connection in self._tasks.values():
             connection.writer.transport.abort()
 
 
@@ -255,8 +302,3 @@ def _reason(fault: OSError) -> str:
             return "no interface of this machine has that address."
         case _:
             return f"{fault.strerror or 'the system refused'}."
-
-
-def _bound(listener: Listener, sock: socket.socket) -> Bound:
-    host, port = sock.getsockname()[:2]
-    return Bound(listener.name, host, port)

@@ -1,13 +1,15 @@
-"""What operators see of the door: how late the event loop is, and who was turned away for it.  Read when scraped."""
+"""What operators see of the door: how late the event loop is, who was turned away for it, and what the connections
+do.  Read when scraped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.door import Door
+from gateway.listen import Bound
 from policies.shedding import Rank
 
 
@@ -40,3 +42,27 @@ class DoorGauges(Collector):
         for rank in Rank:
             turned.add_metric([rank.name.lower()], door.turned[rank])
         yield turned
+
+
+class ConnectionGauges(Collector):
+    def __init__(self, listeners: Sequence[Bound]) -> None:
+        self._listeners = listeners
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        gauge = GaugeMetricFamily(
+            "lockgate_connections",
+            "Open connections by what they do: opening (no whole head yet), idle (between two requests), busy, leaving.",
+            labels=["listener", "state"],
+        )
+        made_room = CounterMetricFamily(
+            "lockgate_connections_displaced",
+            "Connections that were closed, idle or with a head that took long, because every place was taken.",
+            labels=["listener"],
+        )
+        for each in self._listeners:
+            counts = each.connections()
+            for state in ("opening", "idle", "busy", "leaving"):
+                gauge.add_metric([each.name, state], getattr(counts, state))
+            made_room.add_metric([each.name], counts.made_room)
+        yield gauge
+        yield made_room

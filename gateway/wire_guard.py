@@ -61,6 +61,7 @@ class Fault(StrEnum):
     TRAILERS = "trailers_not_supported"
     HEAD_SLOW = "headers_too_slow"
     CONNECTIONS = "too_many_connections"
+    DRAINING = "draining"
 
 
 _WORDING: Mapping[Fault, tuple[int, str]] = MappingProxyType(
@@ -88,6 +89,7 @@ _WORDING: Mapping[Fault, tuple[int, str]] = MappingProxyType(
         Fault.TRAILERS: (400, "Trailers after a chunked body are not accepted."),
         Fault.HEAD_SLOW: (408, "The request's headers did not arrive in time."),
         Fault.CONNECTIONS: (503, "Too many connections are open; try again shortly."),
+        Fault.DRAINING: (503, "This server is shutting down. Try again."),
     }
 )
 

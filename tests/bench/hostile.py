@@ -1,7 +1,7 @@
 """Everything that a bad client does, at once, beside a good one: nothing may be left, and the good one be served.
 
-Slow readers, resets before and amid an answer, half-closed connections, bad credentials, bodies too large and
-bodies that drip.  Before, meanwhile and after: asyncio tasks, file descriptors, memory, what requests hold; and how
+Slow readers, resets before and amid an answer, half-closed connections, bad credentials, bodies too large,
+bodies that drip, and connections on which nothing is asked.  Before, meanwhile and after: asyncio tasks, file descriptors, memory, what requests hold; and how
 long another tenant waits for a short answer, alone and meanwhile.
 Refuses to know: how the server was started, printing.
 """
@@ -247,7 +247,17 @@ async def _drips(site: Site, sock: socket.socket, rng: random.Random) -> None:
     _reset(sock)
 
 
+async def _stands_still(site: Site, sock: socket.socket, rng: random.Random) -> None:
+    """Without a byte, with a part of a head, or between two requests."""
+    probe = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    await _send(sock, rng.choice((b"", b"G", probe[:-1], probe, probe + probe[:9])))
+    await asyncio.sleep(rng.uniform(0.0, 0.5))
+    if rng.random() < 0.5:
+        _reset(sock)
+
+
 ACTS: dict[str, Act] = {
+    "standing still": _stands_still,
     "slow readers": _slow_reader,
     "resets": _resets,
     "half-closed": _half_closes,

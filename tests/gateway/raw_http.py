@@ -15,6 +15,7 @@ import uvicorn
 
 from gateway import listen
 from gateway.connection import Bounds
+from gateway.connections import Counts
 from gateway.door import Door
 from gateway.guard import FrontBounds, front
 from gateway.middleware.wire import ASGIApp
@@ -98,7 +99,9 @@ class RawHttp:
 @dataclass(slots=True)
 class Running:
     port: int
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
     shutdown: asyncio.Event = field(default_factory=asyncio.Event)
+    counts: Callable[[], Counts] = Counts
     refused: list[Fault] = field(default_factory=list)
     failed: list[BaseException] = field(default_factory=list)
     served: asyncio.Task[None] | None = None
@@ -177,6 +180,7 @@ async def hypercorn(
     running.served = asyncio.create_task(
         listen.serve(
             [listen.Listener("public", app, "127.0.0.1:0", door)],
+            draining=running.draining,
             shutdown=running.shutdown,
             drain_s=drain_s,
             on_ready=ready.set_result,
@@ -185,7 +189,8 @@ async def hypercorn(
             bounds=bounds,
         )
     )
-    running.port = (await ready)[0].port
+    (bound,) = await ready
+    running.port, running.counts = bound.port, bound.connections
     try:
         yield running
     finally:

@@ -89,6 +89,7 @@ def states(server: Server) -> Counter[str]:
         return Counter(state for (state,) in book.execute("SELECT state FROM reservation"))
 
 
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 CLIENTS: list[Client] = []
 
 
@@ -163,6 +164,53 @@ def test_streams_end_or_are_told_and_newcomers_hear_why() -> None:
                 assert each.whole
                 assert '"draining"' in each.text
             assert states(server) == {"SETTLED": 2 * len(FAMILIES)}
+
+    run(scene)
+
+
+def test_who_waits_is_let_go_at_the_signal_on_both_listeners() -> None:
+    """At once, and not when the drain is over: a stream goes on for all of this."""
+
+    async def scene() -> None:
+        async with served(drain_s=60) as server:
+            public, admin = (
+                Endpoint.parse(each) for each in (server.site.base_url, server.site.admin.url)
+            )
+            probe = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+            kept: list[Ends] = []
+            half: list[Ends] = []
+            for at in (public, admin):
+                for conns, sent in ((kept, probe), (half, probe[:20])):
+                    reader, writer = await asyncio.open_connection(at.host, at.port)
+                    writer.write(sent)
+                    conns.append((reader, writer))
+            stream = Stream(server, FAMILIES[0])
+            await stream.begun.wait()
+            for reader, _ in kept:
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200 ")
+                assert b"connection: close" not in head
+            signalled(server)
+            async with asyncio.timeout(2):
+                for reader, _ in kept:
+                    assert (
+                        b"HTTP/" not in await reader.read()
+                    )  # the rest of its answer, and the end
+                for reader, writer in half:
+                    writer.write(probe[20:])
+                    answer = await reader.read()
+                    assert answer.startswith(b"HTTP/1.1 200 ")
+                    assert b"\r\nconnection: close\r\n" in answer
+                answered = client(server, root=True)
+                async with answered.request("GET", "/ready") as reply:
+                    assert (reply.status, reply.headers["connection"]) == (503, "close")
+                    await reply.read()
+            assert not stream.task.done()
+            await stream.task
+            assert stream.whole
+            assert await ended(server) == 0
+            for _, writer in (*kept, *half):
+                writer.close()
 
     run(scene)
 

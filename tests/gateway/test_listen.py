@@ -332,14 +332,15 @@ def test_an_idle_connection_is_closed() -> None:
 @slow
 def test_connections_beyond_the_bound_are_told_so() -> None:
     async def scene(running: Running, tiny: Tiny) -> None:
+        before = len(asyncio.all_tasks())
         async with running.client() as first:
-            await first.send(GET)
-            await first.answer()
+            await first.send(request("GET /v1/wait"))
+            await tiny.entered.wait()
             async with running.client() as second:
                 answer = await second.answer()
                 assert (answer.status, answer.code) == (503, Fault.CONNECTIONS.value)
                 assert answer.headers["retry-after"] == "1"
-        await until(lambda: len(asyncio.all_tasks()) == 2)
+        await until(lambda: len(asyncio.all_tasks()) == before)
         assert (await running.ask(GET)).status == 200
 
     play(scene, bounds=Bounds(connections_max=1))
@@ -563,6 +564,14 @@ def test_a_malformed_address_is_explained(bind: str) -> None:
 
 def test_an_address_of_another_machine_is_explained() -> None:
     assert "no interface" in bind_error("192.0.2.1:0")
+
+
+@pytest.mark.parametrize("files", (64, 256, 1024, 4096, 20_000))
+def test_there_are_no_more_places_than_descriptors(files: int) -> None:
+    most = listen.places(2048, files, 2)
+    assert 1 <= most <= 2048
+    assert most == 1 or 2 * (most + most // 8) + listen.FILES_KEPT <= files
+    assert most == 2048 or listen.places(2048, files + 3, 2) >= most
 
 
 def test_another_hypercorn_is_refused_at_start() -> None:
