@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any
 
 from gateway import listen, logs
-from gateway.ahead import Ahead
 from gateway.app import admin_app, public_app
 from gateway.assembly import (
     authenticator,
@@ -163,7 +162,7 @@ def listeners(settings: Settings, house: House) -> list[Listener]:
         Listener(
             "public",
             front(
-                public_app(house, seeds(), docs=listen_on.docs),
+                public_app(house, draw_seed, docs=listen_on.docs),
                 hosts=hosts,
                 origins=listen_on.cors_origins,
                 mint=mint,
@@ -366,11 +365,9 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 
 def request_ids() -> Callable[[], str]:
     """Unguessable, since an id is enough to be told that a request is not yours."""
-    ahead = Ahead()
-    return lambda: f"req_{ahead.hex(12)}"
+    return lambda: f"req_{secrets.token_hex(12)}"
 
 
-def seeds() -> Callable[[], int]:
+def draw_seed() -> int:
     """A seed for a client that named none, within int64."""
-    ahead = Ahead()
-    return lambda: int.from_bytes(ahead.take(8), "big") >> 2
+    return secrets.randbits(62)

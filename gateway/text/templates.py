@@ -17,18 +17,17 @@ transformers' chat template conventions.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from jinja2 import meta
 
 from executor.contract import ModelCard
-from gateway.ahead import Ahead
 from gateway.errors import ApiError, invalid
 from gateway.quoting import fit
 from gateway.text.masks import Mask, Masks, Origin, Segment, bare
@@ -95,15 +94,15 @@ class ChatTemplate:
         vocabulary: Vocabulary,
         *,
         bounds: Bounds = Bounds(),  # noqa: B008 — frozen
-        mint: Callable[[], str] | None = None,
+        mint: Callable[[], str] = lambda: secrets.token_hex(16),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Compile and try it.  `mint`: marks that no text can foresee.  Raises TemplateFault, a sentence for the operator."""
+        """Compile and try it.  Raises TemplateFault, a sentence for the operator."""
         self._source = source
         self._vocabulary = vocabulary
         self._environment = BoundedEnvironment(bounds, clock)
         self._template = self._environment.prepare(source)
-        self._mint = mint or partial(Ahead().hex, 16)
+        self._mint = mint
         self._lock = threading.Lock()
         self._names = meta.find_undeclared_variables(self._environment.parse(source))
         self._developer = "developer" in source

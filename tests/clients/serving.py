@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from gateway import listen
 from gateway.app import public_app
-from gateway.bootstrap import request_ids, seeds
+from gateway.bootstrap import draw_seed, request_ids
 from gateway.guard import front
 from gateway.listen import Bound, Listener, Reports
 from tests.gateway.inhouse import Inhouse, inhouse
@@ -87,7 +87,7 @@ def serving(
             started.append(here)
             ids = request_ids()
             app = front(
-                public_app(home.house, seeds(), docs=docs),
+                public_app(home.house, draw_seed, docs=docs),
                 hosts=["127.0.0.1"],
                 origins=origins,
                 mint=ids,
