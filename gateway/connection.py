@@ -316,7 +316,7 @@ class GuardedConnection(TCPServer):
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, RawData):
-            if _is_head(event.data) and not self.writer.transport.is_closing():
+            if not self._head and _is_head(event.data) and not self.writer.transport.is_closing():
                 self._head = event.data
                 self.loop.call_soon(self._send_head)  # where nothing follows it in this turn
                 return

@@ -113,6 +113,24 @@ def test_a_head_goes_out_though_its_body_is_late(writes: list[bytes]) -> None:
     play(scene)
 
 
+def test_a_text_that_looks_like_a_head_comes_behind_its_own(writes: list[bytes]) -> None:
+    text = b"HTTP/1.1 200 \r\nlocation: elsewhere\r\n\r\n"
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 201, [], text)
+
+    async def run() -> None:
+        async with hypercorn(fronted(app)) as running, running.client() as client:
+            for _ in range(2):
+                await client.send(request("GET /v1/x"))
+                answer = await client.answer()
+                assert (answer.status, answer.body) == (201, text)
+        assert len(writes) == 2
+
+    with asyncio.Runner(loop_factory=listen.loop_factory()) as runner:
+        runner.run(run())
+
+
 def test_a_head_goes_out_though_its_answer_is_cut() -> None:
     async def scene(running: Running, tiny: Tiny) -> None:
         async with running.client() as client:
