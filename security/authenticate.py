@@ -40,7 +40,7 @@ from security.tokens import IssuerRule
 KEY_ISSUER = "lockgate:keys"
 TENANT_SUSPENDED = "tenant_suspended"
 _HEADER_BYTES_MAX = tokens.TOKEN_BYTES_MAX + 16
-_SCHEMES = re.compile(r"(bearer|dpop) ([A-Za-z0-9._~+/=-]+)", re.ASCII | re.IGNORECASE)
+_SCHEMES = re.compile(r"(bearer|dpop) +([A-Za-z0-9._~+/=-]+)", re.ASCII | re.IGNORECASE)
 _QUERY_NAMES = frozenset(
     {
         *(b"access_token", b"token", b"api_key", b"apikey", b"api-key", b"x-api-key"),
@@ -48,7 +48,7 @@ _QUERY_NAMES = frozenset(
     }
 )
 _QUERY_SECRET = re.compile(
-    rb"(?:bearer )?(?:lg_[a-z2-7]{16}_|eyJ[A-Za-z0-9_-]++\.[A-Za-z0-9_-]++\.)", re.IGNORECASE
+    rb"(?:bearer[ +]+)?(?:lg_[a-z2-7]{16}_|eyJ[A-Za-z0-9_-]++\.[A-Za-z0-9_-]++\.)", re.IGNORECASE
 )
 
 

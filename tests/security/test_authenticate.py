@@ -164,6 +164,15 @@ def test_a_key(name: bytes) -> None:
     assert world.asked[0]["token"] is None
 
 
+@pytest.mark.parametrize("raw", (NEW.secret, token()))
+def test_spaces_before_a_credential_are_no_part_of_it(raw: str) -> None:
+    """RFC 9110 §11.4: one or more of them."""
+    one, three = (
+        World().ask((b"authorization", b"Bearer" + by + raw.encode())) for by in (b" ", b"   ")
+    )
+    assert one == three
+
+
 def test_a_keys_roles() -> None:
     admin = Record(roles=frozenset({"tenant_admin", "unheard_of"}))
     assert World(record=admin).ask(bearer(NEW.secret)).roles == {Role.TENANT_ADMIN}
@@ -207,6 +216,8 @@ def test_j19_two_credentials_are_malformed(headers: Sequence[tuple[bytes, bytes]
         b"q=lg%5F" + NEW.secret[3:].encode(),
         b"q=" + token().encode(),
         b"q=bearer%20" + token().encode(),
+        b"q=bearer%20%20" + token().encode(),
+        b"q=bearer+" + NEW.secret.encode(),
         b"&&&token=x",
         b"a=1&token[]=x&token=x",
     ),
@@ -234,8 +245,14 @@ def test_other_queries_pass(query: bytes) -> None:
         (((b"authorization", b""),), Denied.SCHEME),
         (((b"authorization", b"Bearer"),), Denied.SCHEME),
         (((b"authorization", b"Bearer "),), Denied.SCHEME),
-        (((b"authorization", b"Bearer  x"),), Denied.SCHEME),
+        (((b"authorization", b"Bearer  "),), Denied.SCHEME),
+        (((b"authorization", b"Bearer  x"),), Denied.TOKEN_SHAPE),
         (((b"authorization", b"Bearer\tx"),), Denied.SCHEME),
+        (((b"authorization", b"Bearer \tx"),), Denied.SCHEME),
+        (((b"authorization", b"Bearer\xa0x"),), Denied.SCHEME),
+        (((b"authorization", b"Bearer  x y"),), Denied.SCHEME),
+        (((b"authorization", b"DPoP  x"),), Denied.PROOF_MISSING),
+        (((b"authorization", b"Bearer" + b" " * 9000 + b"x"),), Denied.TOKEN_TOO_LONG),
         (((b"authorization", b"Bearer x y"),), Denied.SCHEME),
         (((b"authorization", b"Bearer x, Bearer y"),), Denied.SCHEME),
         (((b"authorization", b"Bearer \xff"),), Denied.SCHEME),
