@@ -27,6 +27,7 @@ from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
 from hypercorn.typing import AppWrapper
 
 from gateway.connections import Connections
@@ -43,6 +44,7 @@ LINGER_BYTES_MAX = 1024 * 1024
 BARE_CLOSE_S = 0.25
 """How long a peer has to close its side where nothing was said: a request that it has just sent is then read away, so
 that it sees a close and no reset.  Most peers notice a close only when they have something to ask."""
+_CLOSE = b"\r\nconnection: close"
 UNSENT_BYTES = 64 * 1024
 """Up to here a transport takes what is written without making anybody wait (asyncio's own high-water mark)."""
 
@@ -317,7 +319,7 @@ class GuardedConnection(TCPServer):
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, RawData):
             if not self._head and _is_head(event.data) and not self.writer.transport.is_closing():
-                self._head = event.data
+                self._head = self._closing_once(event.data)
                 self.loop.call_soon(self._send_head)  # where nothing follows it in this turn
                 return
             head, self._head = self._head, b""
@@ -332,6 +334,14 @@ class GuardedConnection(TCPServer):
                 self._last_word()
             else:
                 self._wait()
+
+    def _closing_once(self, data: bytes) -> bytes:
+        """While draining Hypercorn says `connection: close` in each head, also in one whose layers say so themselves."""
+        if not self._connections.draining or (more := data.count(_CLOSE) - 1) < 1:
+            return data
+        stream = self._h11().stream
+        is_head = isinstance(stream, HTTPStream) and stream.state is ASGIHTTPState.REQUEST
+        return data.replace(_CLOSE, b"", more) if is_head else data
 
     def _send_head(self) -> None:
         head, self._head = self._head, b""
@@ -378,7 +388,7 @@ class GuardedConnection(TCPServer):
 
 def _closing(answer: bytes) -> bytes:
     """An answer that would leave its connection open, as its last."""
-    return answer.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1)
+    return answer.replace(b"\r\n\r\n", _CLOSE + b"\r\n\r\n", 1)
 
 
 def _is_head(data: bytes) -> bool:

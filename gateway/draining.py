@@ -2,7 +2,7 @@
 
     SIGTERM or SIGINT → `/ready` answers 503 and so does whoever comes → what runs has `drain_s` to end by
     itself → it is ended, each with an event that says so → listeners close, idle connections too
-    → what is still being told has its last words → the process ends
+    → what is still being told has its last words → what has no answer by then is told the same → the process ends
 
 A second signal does not wait for what runs.  Refuses to know: signals, listeners.
 Source: API.md §0 (2) and case 63.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from gateway.errors import ApiError, unavailable
+from gateway.errors import shutting_down
 from gateway.house import House
 
 
@@ -45,7 +45,3 @@ async def drain(house: House, switch: Switch, drain_s: float) -> None:
     if count := house.live.close(shutting_down):
         house.log("draining.over", count=count)
     switch.shutdown.set()
-
-
-def shutting_down() -> ApiError:
-    return unavailable("This server is shutting down. Try again.", code="draining")

@@ -123,6 +123,10 @@ def unavailable(message: str, *, code: str = "overloaded", retry_after_s: int = 
     )
 
 
+def shutting_down() -> ApiError:
+    return unavailable("This server is shutting down. Try again.", code="draining")
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     status: int

@@ -3,15 +3,18 @@
 Refuses to know: logging, and whose words a path speaks (`worded`).  `report` gets each unforeseen exception with the request's id; nothing of
 it reaches the caller (SECURITY.md §4 L5).  Nothing escapes to the server but cancellation: an answer
 that had begun and cannot be finished is left unfinished, which closes the connection, so that the
-caller sees a cut answer and not a short one.
+caller sees a cut answer and not a short one.  Whoever is cancelled before its answer began is cut by the end of the
+drain (`listen`), and is told so: a server answers for it with a bare 500.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.errors import ApiError, unavailable
+from gateway.errors import ApiError, shutting_down, unavailable
 from gateway.middleware.wire import (
     ASGIApp,
     ClientGone,
@@ -56,16 +59,27 @@ class Errors:
 
         try:
             await self.app(scope, receive, watched)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not started and task is not None and task.cancelling():
+                why = shutting_down()
+                with suppress(ClientGone):
+                    await answer(watched, why, refusal(why, scope, _request_id(scope)))
+            raise
         except Exception as raised:  # noqa: BLE001  (the last one who can answer)
             fault = _single(raised)
             if isinstance(fault, ClientGone):
                 return
             error = fault if isinstance(fault, ApiError) else _foreseen(fault)
-            request_id = str(scope.get("state", {}).get("request_id", ""))
+            request_id = _request_id(scope)
             if started or not isinstance(fault, ApiError):
                 self.report(request_id, fault)
             if not started:
                 await answer(watched, error, refusal(error, scope, request_id))
+
+
+def _request_id(scope: Scope) -> str:
+    return str(scope.get("state", {}).get("request_id", ""))
 
 
 def _foreseen(fault: Exception) -> ApiError:

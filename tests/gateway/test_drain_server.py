@@ -242,7 +242,7 @@ def test_whoever_never_reads_and_whoever_never_ends_its_body_keep_nothing() -> N
         async with served(steps=4000, step_ms=1, drain_s=1) as server:
             at = Endpoint.parse(server.site.base_url)
             token = server.site.tokens["acme/alice"]
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+            host = f"HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
             body = {
                 "model": server.site.model,
                 "messages": SAYS,
@@ -252,8 +252,8 @@ def test_whoever_never_reads_and_whoever_never_ends_its_body_keep_nothing() -> N
             data = json.dumps(body)
             socks = []
             for sent in (
-                f"{head}Content-Length: {len(data)}\r\n\r\n{data}",
-                f"{head}Content-Length: {len(data)}\r\n\r\n{data[:10]}",
+                f"POST /v1/chat/completions {host}Content-Length: {len(data)}\r\n\r\n{data}",
+                *(f"POST /v1{each.path} {host}Content-Length: 99\r\n\r\n{{" for each in FAMILIES),
             ):
                 sock = socket.socket()
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -266,6 +266,13 @@ def test_whoever_never_reads_and_whoever_never_ends_its_body_keep_nothing() -> N
             await asyncio.sleep(1)
             signalled(server)
             assert await ended(server) == 0
+            for sock in socks[1:]:
+                sock.settimeout(5)
+                answer = sock.recv(65536)
+                assert answer.startswith(b"HTTP/1.1 503 ")
+                assert answer.count(b"\r\nconnection: close\r\n") == 1
+                assert b"\r\nx-request-id: " in answer
+                assert b'"draining"' in answer
             for sock in socks:
                 sock.close()
             assert states(server) == {"SETTLED": 1}

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.errors import ApiError, invalid, unauthenticated
+from gateway.errors import ApiError, invalid, shutting_down, unauthenticated
 from gateway.middleware.body import BodyBounds, read_body
 from gateway.middleware.cors import Cors, allowed_headers
 from gateway.middleware.errors import Errors
@@ -165,6 +165,28 @@ def test_nobody_is_answered_who_has_gone() -> None:
 def test_cancellation_is_no_error() -> None:
     with pytest.raises(asyncio.CancelledError):
         errors_of(raising(asyncio.CancelledError()))
+
+
+@pytest.mark.parametrize("begun", (False, True))
+def test_who_is_cancelled_before_its_answer_began_is_told_why(begun: bool) -> None:
+    server = Server()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.Event().wait()
+
+    async def scene() -> None:
+        task = asyncio.create_task(server.serve(Errors(app, lambda *_: None)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+
+    run(scene)
+    assert server.status == (200 if begun else 503)
+    assert begun or msgspec.json.decode(server.body) == shutting_down().body()
+    assert len(server.sent) == (1 if begun else 2)
 
 
 # request ids and headers

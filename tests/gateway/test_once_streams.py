@@ -252,7 +252,7 @@ def test_a_house_that_shuts_down_ends_it_with_an_event(tmp_path: Path) -> None:
     gate = Hold(2)
 
     async def story(home: Inhouse) -> None:
-        from gateway.draining import shutting_down
+        from gateway.errors import shutting_down
 
         first = start(home.caller(), stream=True)
         await gate.waiting.wait()
