@@ -76,7 +76,7 @@ class Voice:
             untold, self.untold_tokens = self.untold_tokens, 0
             return [Delta(self.index, piece.text, piece.tokens, untold)]
         heard = self.hearing.push(piece)
-        if over or piece.stopped:
+        if over or piece.stopped or self.hearing.done:
             heard += self.hearing.finish()
         self.stopped = self.stopped or self.hearing.done
         return [self._delta(each) for each in heard]

@@ -139,6 +139,27 @@ def test_a_voice_ends_with_the_only_call_that_may_be_made() -> None:
     ].endswith("}")
 
 
+def test_the_only_call_is_whole_where_its_last_token_holds_more_than_its_end() -> None:
+    """With log-probabilities what stands in an undecided token is held back, and with the call all is decided."""
+
+    class Told(Reply):
+        def push(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> Piece:
+            text = said[tokens[0]]
+            return Piece(text, (ShownToken(text, text.encode(), Logprob(1, -0.5), ()),))
+
+    said = ["<tool_call>", '{"name": "f", "arguments": ', '{"a": 1', "}}", "\n"]
+    for logprobs in (False, True):
+        hearing = Hearing(Reader(HERMES, NAMES, str, parallel=False), logprobs=logprobs)
+        voice = Voice(0, Told(VOCABULARY), by_token=True, hearing=hearing)
+        deltas = voice.hear(Emitted(request=1, tokens=tuple(range(len(said))), logprobs=()))
+        assert voice.stopped
+        assert voice.reason == "tool_calls"
+        assert joined([Heard(each.text, (), each.calls) for each in deltas]) == (
+            "",
+            [(0, "f", '{"a": 1}')],
+        )
+
+
 def test_a_token_across_the_end_of_text_is_cut() -> None:
     def shown(text: str) -> ShownToken:
         return ShownToken(text, text.encode(), Logprob(1, -0.5), ())
