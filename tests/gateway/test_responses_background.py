@@ -348,6 +348,8 @@ def test_who_leaves_before_they_heard_of_it_leaves_nothing(tmp_path: Path) -> No
         (work,) = home.house.stored.running.values()
         while not work.cancelling:  # its leaving has been heard
             await asyncio.sleep(0)
+        for _ in range(8):  # and has come to where the row is being made
+            await asyncio.sleep(0)
         held.set()
         await exchange.end()
         await home.at_rest()

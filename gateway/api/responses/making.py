@@ -289,6 +289,10 @@ class Making:
             queued = response_fields(head, asked.repeated, Became(Status.QUEUED))
             reads = None if asked.resolved is None else asked.resolved.decision.label
             content = self._content(encode(queued), reads, None)
+        await unbroken(self._put(what, content))
+
+    async def _put(self, what: Begun, content: Content | None) -> None:
+        """To its end: whoever is cut off meanwhile knows whether it is there, and takes it away."""
         await self.house.stored.begin(self.entry.who, what, content, len(self.entry.body))
         self.begun = True
 
