@@ -246,6 +246,7 @@ class AuditLog:
                 [(entry.event, entry.at_ms) for entry in ours],
                 sign=due or time.monotonic() >= self._sign_at_s,
             )
+            self._failing = self._stalled = False  # before anybody hears that it is written
             for number, entry in enumerate(ours, composed.first):
                 if not entry.proven:
                     entry.done.set_result(_Written(number))
@@ -255,8 +256,6 @@ class AuditLog:
             for entry in ours:
                 if not entry.done.done():
                     entry.done.set_exception(AuditUnavailable(type(error).__name__))
-            return
-        self._failing = self._stalled = False
 
     def _prove(self, ours: list[_Entry], composed: Composed) -> None:
         """Those records that are to be proven: a checkpoint over all there is, and their paths."""
