@@ -127,11 +127,11 @@ class Stored:
             self._log("responses.unkept", error=why)
             return False
 
-    async def abandon(self, who: Principal, id_: str) -> None:
+    async def abandon(self, id_: str) -> None:
         """Nothing came of it.  Where that cannot be said, its lease will."""
         self._open.discard(id_)
         try:
-            await self.table.abandon(whose_of(who), id_)
+            await self.table.abandon(id_)
         except StoreUnavailable as why:
             self._log("responses.unkept", error=why)
 

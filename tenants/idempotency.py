@@ -54,8 +54,11 @@ class IdempotencyKeys:
 
     async def keep(self, ask: Claim, sealed: bytes, version: int) -> bool:
         """Done, and its answer is told again.  False where the key is somebody else's by now."""
-        self._tally.add(ask.tenant, 0, len(sealed))
-        return await self._finish(ask, sealed, version, None)
+        self._tally.add(ask.tenant, 0, len(sealed))  # so that of many at once each sees the others
+        kept = await self._finish(ask, sealed, version, None)
+        if not kept:
+            self._tally.add(ask.tenant, 0, -len(sealed))
+        return kept
 
     async def close(self, ask: Claim, why: str) -> bool:
         """Done, without an answer."""

@@ -62,14 +62,16 @@ class Responses:
         return await self._store.write(lambda conn: rows.progress(conn, id_, owner=self._owner))
 
     async def keep(self, whose: Whose, id_: str, status: str, sealed: bytes, version: int) -> bool:
-        self._add(whose, 0, len(sealed))
-        return await self._store.write(
+        more = await self._store.write(
             lambda conn: rows.keep(conn, id_, status, sealed, version, owner=self._owner)
         )
+        self._add(whose, 0, more or 0)
+        return more is not None
 
-    async def abandon(self, whose: Whose, id_: str) -> bool:
-        self._add(whose, -1, 0)
-        return await self._store.write(lambda conn: rows.abandon(conn, id_, owner=self._owner))
+    async def abandon(self, id_: str) -> bool:
+        return self._gone(
+            await self._store.write(lambda conn: rows.abandon(conn, id_, owner=self._owner))
+        )
 
     async def find(self, whose: Whose, id_: str) -> Row | None:
         return await self._store.read(
@@ -82,10 +84,7 @@ class Responses:
         )
 
     async def remove(self, whose: Whose, id_: str) -> bool:
-        gone = await self._store.write(lambda conn: rows.remove(conn, whose, id_))
-        if gone:
-            self._add(whose, -1, 0)
-        return gone
+        return self._gone(await self._store.write(lambda conn: rows.remove(conn, whose, id_)))
 
     async def cancel(self, whose: Whose, id_: str) -> bool:
         return await self._store.write(lambda conn: rows.cancel(conn, whose, id_))
@@ -110,9 +109,11 @@ class Responses:
                 lambda conn: rows.recover(conn, owner=self._owner, now_ms=self._now_ms(conn))
             )
 
-    async def sweep(self) -> int:
+    async def sweep(self) -> None:
         """Every few seconds, a slice: forget what is over."""
-        return await self._store.write(lambda conn: rows.sweep(conn, now_ms=self._now_ms(conn)))
+        self._gone(
+            await self._store.write(lambda conn: rows.sweep(conn, now_ms=self._now_ms(conn)))
+        )
 
     async def forget(self, tenant: str) -> int:
         """All of a tenant whose secret was destroyed, slice by slice."""
@@ -142,6 +143,12 @@ class Responses:
             had = sums.get(whose.tenant, (0, 0))
             sums[whose.tenant] = had[0] + many, had[1] + size
         self._tally.count(sums)
+
+    def _gone(self, gone: rows.Gone) -> bool:
+        """There is room again at once.  Whether there was any."""
+        for whose, size_bytes in gone:
+            self._add(whose, -1, -size_bytes)
+        return bool(gone)
 
     def _add(self, whose: Whose, records: int, size_bytes: int) -> None:
         self._held.add(whose, records, size_bytes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
@@ -42,6 +42,10 @@ class Whose:
             *(_T.c.tenant == self.tenant, _T.c.project == self.project),
             *(_T.c.issuer == self.issuer, _T.c.user == self.user),
         )
+
+
+Gone: TypeAlias = Sequence[tuple[Whose, int]]
+"""What was removed: whose each was, and its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +101,25 @@ def progress(conn: Connection, id_: str, *, owner: str) -> bool:
 
 def keep(
     conn: Connection, id_: str, status: str, sealed: bytes, version: int, *, owner: str
-) -> bool:
-    """It is over.  False where it was removed meanwhile, or given up."""
+) -> int | None:
+    """It is over.  By how many bytes there is more of it; None where it was removed meanwhile, or given up."""
+    mine = _mine(id_, owner)
+    had = conn.execute(select(_T.c.sealed_bytes).where(mine).with_for_update()).scalar_one_or_none()
+    if had is None:
+        return None
     values = {
         "status": status,
         "sealed": sealed,
         "sealed_bytes": len(sealed),
         "secret_version": version,
     }
-    return conn.execute(update(_T).where(_mine(id_, owner)).values(values)).rowcount == 1
+    conn.execute(update(_T).where(mine).values(values))
+    return len(sealed) - int(had)
 
 
-def abandon(conn: Connection, id_: str, *, owner: str) -> bool:
+def abandon(conn: Connection, id_: str, *, owner: str) -> Gone:
     """Nothing came of it: as if it had never been."""
-    return conn.execute(delete(_T).where(_mine(id_, owner))).rowcount == 1
+    return _delete(conn, _mine(id_, owner))
 
 
 def find(conn: Connection, whose: Whose, id_: str, *, now_ms: int) -> Row | None:
@@ -133,8 +142,8 @@ def chain(
     return found[::-1], True
 
 
-def remove(conn: Connection, whose: Whose, id_: str) -> bool:
-    return conn.execute(delete(_T).where(_T.c.id == id_, whose.theirs)).rowcount == 1
+def remove(conn: Connection, whose: Whose, id_: str) -> Gone:
+    return _delete(conn, and_(_T.c.id == id_, whose.theirs))
 
 
 def cancel(conn: Connection, whose: Whose, id_: str) -> bool:
@@ -168,20 +177,19 @@ def recover(conn: Connection, *, owner: str, now_ms: int) -> None:
     conn.execute(update(_T).where(dead).values(lease_until_ms=now_ms))
 
 
-def sweep(conn: Connection, *, now_ms: int, most: int = SWEEP_MOST) -> int:
+def sweep(conn: Connection, *, now_ms: int, most: int = SWEEP_MOST) -> Gone:
     """A slice of what is over: what has expired, and what somebody died over."""
     lapsed = and_(_IS_OPEN, _T.c.lease_until_ms <= now_ms)
     failed = _some(conn, and_(lapsed, _T.c.background.is_(True)), most)
     if failed:
         conn.execute(update(_T).where(_T.c.id.in_(failed), lapsed).values(status="failed"))
-    count = len(failed)
+    gone: list[tuple[Whose, int]] = []
     unheard = and_(lapsed, _T.c.background.is_(False))
     for over in (unheard, and_(_T.c.expires_at_ms <= now_ms, ~_IS_OPEN)):
-        gone = _some(conn, over, most)
-        if gone:
-            conn.execute(delete(_T).where(_T.c.id.in_(gone), over))
-        count += len(gone)
-    return count
+        some = _some(conn, over, most)
+        if some:
+            gone += _delete(conn, and_(_T.c.id.in_(some), over))
+    return gone
 
 
 def forget(conn: Connection, tenant: str, *, most: int = SWEEP_MOST) -> int:
@@ -246,6 +254,12 @@ def _rows(now_ms: int) -> Any:
 
 def _mine(id_: str, owner: str) -> ColumnElement[bool]:
     return and_(_T.c.id == id_, _T.c.owner == owner, _IS_OPEN)
+
+
+def _delete(conn: Connection, where: ColumnElement[bool]) -> Gone:
+    whose = (_T.c.tenant, _T.c.project, _T.c.issuer, _T.c.user)
+    gone = conn.execute(delete(_T).where(where).returning(*whose, _T.c.sealed_bytes))
+    return [(Whose(*names), int(size)) for *names, size in gone]
 
 
 def _some(conn: Connection, where: ColumnElement[bool], most: int) -> list[str]:

@@ -15,6 +15,7 @@ from policies.idempotency import Verdict
 from tenants import idempotency_rows as rows
 from tenants import leases, ledger, schema
 from tenants.asks import Ask, SettleAsk, VoidAsk
+from tenants.idempotency import IdempotencyKeys
 from tenants.idempotency_rows import LEASE_S, TTL_S, Claim
 from tenants.store import Store
 from tests.tenants.house import NOON_MS, Where, ask, folder, on_both
@@ -202,3 +203,23 @@ def test_a_tenants_answers_go_with_its_secret_and_nobody_elses(done: Done) -> No
         assert known(conn) == {"d2", "d3"}
 
     done(op)
+
+
+def test_an_answer_that_is_not_kept_takes_no_room(
+    on_both: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenants.idempotency.ANSWERS_BYTES_MAX", 100)
+
+    async def story(store: Store) -> None:
+        keys = IdempotencyKeys(store, owner="g1", clock_ms=lambda: NOON_MS)
+        assert (await keys.claim(MINE)).verdict is Verdict.RUN
+        assert not await keys.keep(OTHER, b"x" * 60, 1)
+        assert keys.has_room("acme", 100)
+        assert await keys.keep(MINE, b"x" * 60, 1)
+        assert keys.has_room("acme", 40)
+        assert not keys.has_room("acme", 41)
+
+    with folder() as where:
+        store = Store.open(Where.url(where / "x.db"))
+        asyncio.run(story(store))
+        store.close()

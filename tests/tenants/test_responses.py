@@ -60,7 +60,7 @@ def begin(
 
 
 def keep(conn: Connection, id_: str = "r1", *, sealed: bytes = b"said", owner: str = "g1") -> bool:
-    return rows.keep(conn, id_, "completed", sealed, 2, owner=owner)
+    return rows.keep(conn, id_, "completed", sealed, 2, owner=owner) is not None
 
 
 def find(
@@ -139,11 +139,11 @@ def test_whoever_died_leaves_a_failure_in_the_background_and_nothing_else(done: 
         begin(conn, "over")
         keep(conn, "over")
         rows.renew(conn, ["alive", "back"], owner="g2", now_ms=NOON_MS + 1)
-        assert rows.sweep(conn, now_ms=LAPSED_MS - 1) == 0
+        assert not rows.sweep(conn, now_ms=LAPSED_MS - 1)
         found = find(conn, "back", at_ms=LAPSED_MS)
         assert found is not None
         assert found.lapsed
-        assert rows.sweep(conn, now_ms=LAPSED_MS) == 2
+        assert rows.sweep(conn, now_ms=LAPSED_MS) == [(ALICE, 5)]
         assert there(conn) == {"back", "alive", "over"}
         found = find(conn, "back", at_ms=LAPSED_MS)
         assert found is not None
@@ -158,7 +158,8 @@ def test_many_that_somebody_died_over_all_leave_a_failure(done: Done) -> None:
         for index in range(5):
             begin(conn, f"back{index}", background=True)
         begin(conn, "fore")
-        assert [rows.sweep(conn, now_ms=LAPSED_MS, most=2) for _ in range(4)] == [3, 2, 1, 0]
+        swept = [rows.sweep(conn, now_ms=LAPSED_MS, most=2) for _ in range(3)]
+        assert swept == [[(ALICE, 5)], [], []]
         assert there(conn) == {f"back{index}" for index in range(5)}
         found = [find(conn, id_, at_ms=LAPSED_MS) for id_ in there(conn)]
         assert {None if each is None else each.status for each in found} == {"failed"}
@@ -172,8 +173,8 @@ def test_all_go_when_their_time_is_over(done: Done) -> None:
         keep(conn, "over")
         begin(conn, "open", background=True)
         rows.renew(conn, ["open"], owner="g1", now_ms=EXPIRED_MS)
-        assert rows.sweep(conn, now_ms=EXPIRED_MS - 1) == 0
-        assert rows.sweep(conn, now_ms=EXPIRED_MS) == 1
+        assert not rows.sweep(conn, now_ms=EXPIRED_MS - 1)
+        assert rows.sweep(conn, now_ms=EXPIRED_MS) == [(ALICE, 4)]
         assert there(conn) == {"open"}  # while it runs
 
     done(op)
@@ -243,7 +244,7 @@ def test_what_a_process_that_is_no_more_left_open_is_over_at_a_start(done: Done)
         rows.recover(conn, owner="g2", now_ms=NOON_MS)
         lapsed = {id_: (row := find(conn, id_)) and row.lapsed for id_ in there(conn)}
         assert lapsed == {"back": True, "fore": True, "ours": False, "over": False}
-        assert rows.sweep(conn, now_ms=NOON_MS) == 2
+        assert rows.sweep(conn, now_ms=NOON_MS) == [(ALICE, 5)]
         assert there(conn) == {"back", "ours", "over"}
 
     done(op)
@@ -301,7 +302,7 @@ def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch, on_both: Non
             await kept.begin(ALICE, Begun(id_, "m", background=False))
         assert not kept.has_room(ALICE, 0)
         assert kept.has_room(OTHERS[0], 0)
-        assert await kept.abandon(ALICE, "r2")
+        assert await kept.abandon("r2")
         assert kept.has_room(ALICE, 0)
         other = Responses(store, owner="g2", clock_ms=lambda: NOON_MS)
         await other.counted()
@@ -309,6 +310,49 @@ def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch, on_both: Non
         assert not other.has_room(ALICE, 15)
         assert await other.forget("acme") == 3
         assert other.has_room(ALICE, 29)
+
+    in_a_store(story)
+
+
+def test_what_goes_makes_room_at_once(monkeypatch: pytest.MonkeyPatch, on_both: None) -> None:
+    """However it goes, and whatever it was before it was kept: nobody waits for the next count."""
+    monkeypatch.setattr("tenants.responses.BYTES_MAX", 4_000)
+    now_ms = NOON_MS
+
+    async def story(store: Store) -> None:
+        nonlocal now_ms
+        kept = Responses(store, owner="g1", clock_ms=lambda: now_ms)
+        monkeypatch.setattr(kept, "_now_ms", lambda _: now_ms)
+
+        async def begun(id_: str) -> None:
+            queued = Begun(id_, "m", background=True, sealed=b"q" * 900, version=1)
+            await kept.begin(ALICE, queued)
+
+        async def fill() -> None:
+            for id_ in ("r1", "r2"):
+                await begun(id_)
+                assert await kept.keep(ALICE, id_, "completed", b"x" * 1_000, 1)
+            assert kept.has_room(ALICE, 999)  # it is what it became, and no more what it was
+            await begun("r3")
+            assert not kept.has_room(ALICE, 101)
+
+        for _ in range(2):
+            await fill()
+            for id_ in ("r1", "r2", "r3"):
+                assert await kept.remove(ALICE, id_)
+                assert not await kept.remove(ALICE, id_)
+            assert not await kept.keep(ALICE, "r3", "completed", b"x" * 1_000, 1)
+            assert not await kept.abandon("r3")
+            assert kept.has_room(ALICE, 2_999)
+            assert not kept.has_room(ALICE, 3_000)
+        await fill()
+        assert await kept.abandon("r3")
+        assert kept.has_room(ALICE, 999)
+        assert not kept.has_room(ALICE, 1_000)
+        now_ms = EXPIRED_MS
+        await kept.sweep()
+        assert kept.has_room(ALICE, 2_999)
+        assert not kept.has_room(ALICE, 3_000)
 
     in_a_store(story)
 

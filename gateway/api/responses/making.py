@@ -212,7 +212,7 @@ class Making:
     async def over(self) -> None:
         """However it ended.  Where nothing was kept, nothing is there."""
         if self.begun and not self.kept:
-            await unbroken(self.house.stored.abandon(self.entry.who, self.id))
+            await unbroken(self.house.stored.abandon(self.id))
 
     # How.
 
