@@ -39,7 +39,7 @@ ROOM_BYTES: Final = 64 * 1024
 
 class Content(msgspec.Struct, frozen=True):
     """`items`: what was put in; `response`: what came of it; both as JSON.  `events`: its stream, where it was
-    made in the background as one."""
+    made in the background as one; nothing until it is over."""
 
     items: bytes
     response: bytes

@@ -16,9 +16,16 @@ import pytest
 from executor.echo import EchoExecutor
 from policies.facts import Meters
 from tests.gateway.inhouse import Answered, Inhouse, inhouse
-from tests.gateway.response_kit import RESPONSES, asked, is_response, read
+from tests.gateway.response_kit import (
+    RESPONSES,
+    asked,
+    events_of,
+    followed,
+    is_response,
+    read,
+)
 from tests.gateway.test_line import Hold, lived
-from tests.gateway.test_responses_background import begin, cancel
+from tests.gateway.test_responses_background import begin, cancel, parts_of
 from tests.gateway.test_responses_stored import at, kept, remove
 
 DATABASE = "lockgate.db"
@@ -32,8 +39,12 @@ def killed(
     async def run() -> None:
         gate = Hold(3)
         async with inhouse(folder / "first", echo=EchoExecutor(gate=gate)) as home:
-            begun = await begin(home.caller(), **fields)
+            if fields.get("stream"):
+                home.caller().start("POST", RESPONSES, asked(background=True, **fields))
+            else:
+                await begin(home.caller(), **fields)
             await gate.waiting.wait()
+            (id_,) = home.house.stored.running
             shutil.copytree(
                 folder / "first", folder / "next", ignore=shutil.ignore_patterns(DATABASE + "*")
             )
@@ -43,7 +54,7 @@ def killed(
             ):
                 there.backup(copy)
         async with inhouse(folder / "next") as home:
-            await story(home, begun["id"])
+            await story(home, id_)
 
     asyncio.run(run())
 
@@ -92,6 +103,68 @@ def test_it_shows_what_was_billed_for_it_and_whether_that_is_an_estimate(tmp_pat
         }
 
     killed(tmp_path, story, max_output_tokens=20)
+
+
+@pytest.mark.slow
+def test_its_stream_ends_in_what_became_of_it(tmp_path: Path) -> None:
+    """Whole for who comes anew, and for who has heard its beginning right behind that."""
+
+    async def story(home: Inhouse, id_: str) -> None:
+        alice = home.caller()
+        became = as_lost(await alice.get(at(id_)))
+        answer = await alice.get(at(id_), "stream=true")
+        assert answer.status == 200, answer.body
+        events = events_of(answer.body)
+        found = followed(events)
+        assert (found.begun, found.status, found.last) == (["created"], "failed", became)
+        assert found.error is not None
+        assert found.error["code"] == "gateway_lost"
+        assert events[0]["response"]["status"] == "queued"
+        for after in (0, 7):
+            part = await alice.get(at(id_), f"stream=true&starting_after={after}")
+            *_, error, last = parts = parts_of(part.body)
+            assert [each["sequence_number"] for each in parts] == [after + 1, after + 2]
+            assert (error["type"], last["type"]) == ("error", "response.failed")
+            assert last["response"] == became
+        bob = await home.caller("acme/bob").get(at(id_), "stream=true")
+        assert (bob.status, bob.error["code"]) == (404, "response_not_found")
+        await home.house.stored.sweep()
+        assert (await alice.get(at(id_), "stream=true")).body == answer.body
+
+    killed(tmp_path, story, stream=True)
+
+
+@pytest.mark.slow
+def test_what_was_no_stream_is_none_when_it_is_lost(tmp_path: Path) -> None:
+    async def story(home: Inhouse, id_: str) -> None:
+        answer = await home.caller().get(at(id_), "stream=true")
+        assert (answer.status, answer.error["param"]) == (400, "stream")
+
+    killed(tmp_path, story)
+
+
+def test_the_stream_of_one_that_nobody_answered_for_ends_as_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.stored.LOOK_S", 0.001)
+    gate = Hold(3)
+
+    async def story(home: Inhouse) -> None:
+        alice, stored = home.caller(), home.house.stored
+        alice.start("POST", RESPONSES, asked(background=True, stream=True))
+        await gate.waiting.wait()
+        ((id_, work),) = stored.running.items()
+        stored.running.clear()  # at another gateway, for all that is known here
+        elsewhere = await alice.get(at(id_), "stream=true")
+        assert (elsewhere.status, elsewhere.error["param"]) == (400, "stream")
+        assert "by the gateway that makes it" in elsewhere.error["message"]
+        body = read(await cancel(alice, id_))
+        found = followed(events_of((await alice.get(at(id_), "stream=true")).body))
+        assert (found.status, found.error, found.last) == ("cancelled", None, body)
+        stored.running[id_] = work
+        await work.cancel()
+
+    lived(tmp_path, story, echo=EchoExecutor(gate=gate))
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ from gateway.api.responses.making import (
 )
 from gateway.api.responses.object import encode, error_fields, usage_fields
 from gateway.api.responses.schema import check_included
-from gateway.api.responses.stream import fault
+from gateway.api.responses.stream import fault, lost
 from gateway.api.wire import json_bytes, query_lists
 from gateway.errors import ApiError, conflict, invalid, unavailable
 from gateway.house import House
@@ -259,16 +259,18 @@ class ReadResponse:
             async with told(self.house, who, entry.arrived.request_id, route_name(scope)):
                 after = _starting_after(Call(self.house, entry, scope["path"][len(PREFIX) :]))
                 if after is not None:
-                    source = await unbroken(self._source(entry, seats))
+                    source = await unbroken(self._source(entry, after, seats))
             if after is None:
                 await StoredRoute(self.house, read).serve(entry, receive, send)
             elif isinstance(source, bytes):
-                await _sent_again(source, after, send)
+                await _sent_again(source, send)
             else:
                 await until_disconnect(receive, self._follow(entry, *source, after, send))
 
-    async def _source(self, entry: Entry, seats: ExitStack) -> bytes | tuple[AtWork, Reader]:
-        """Its events, or where they are being told, with a seat there: what has one loses nothing of what is told
+    async def _source(
+        self, entry: Entry, after: int, seats: ExitStack
+    ) -> bytes | tuple[AtWork, Reader]:
+        """Its events behind a number, or where they are being told, with a seat there: what has one loses nothing of what is told
         before it listens.  Raises ApiError."""
         require_log(self.house)
         call = Call(self.house, entry, entry.scope["path"][len(PREFIX) :])
@@ -284,14 +286,16 @@ class ReadResponse:
                 reader = seats.enter_context(work.tape.read())
                 await record(self.house, entry, READ, call.id)
                 return work, reader
-            if found.content.events is None:
+            events = await _events(self.house, found, after)
+            if events is None:
                 raise invalid(
-                    "stream: only what is made in the background with stream: true is streamed again, and while "
-                    "it is made, only by the gateway that makes it. Ask for the response itself.",
+                    "stream: its events are not here. Of what is made in the background with stream: true they are "
+                    "kept at its end, up to 2 MiB, and told before by the gateway that makes it. Ask for the "
+                    "response itself.",
                     param="stream",
                 )
             await record(self.house, entry, READ, call.id)
-            return found.content.events
+            return events
 
     async def _follow(
         self, entry: Entry, work: AtWork, reader: Reader, after: int, send: Send
@@ -354,9 +358,20 @@ def behind(events: bytes, after: int) -> bytes:
     )
 
 
-async def _sent_again(events: bytes, after: int, send: Send) -> None:
+async def _events(house: House, found: Found, after: int) -> bytes | None:
+    """Those that are kept, behind a number; of what nobody was left to end, its end.  None where there are none."""
+    events = found.content.events
+    if events != b"":
+        return None if events is None else behind(events, after)
+    became = msgspec.json.decode(await view(house, found))
+    if became["status"] in OPEN:
+        return None
+    return lost(msgspec.json.decode(found.content.response), became, after)
+
+
+async def _sent_again(events: bytes, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
-    await send({"type": "http.response.body", "body": behind(events, after), "more_body": True})
+    await send({"type": "http.response.body", "body": events, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

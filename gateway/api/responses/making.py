@@ -288,7 +288,7 @@ class Making:
             head = Head(self.id, self.entry.arrived.wall_ms // 1000, model)
             queued = response_fields(head, asked.repeated, Became(Status.QUEUED))
             reads = None if asked.resolved is None else asked.resolved.decision.label
-            content = self._content(encode(queued), reads, None)
+            content = self._content(encode(queued), reads, b"" if self.streamed else None)
         await unbroken(self._put(what, content))
 
     async def _put(self, what: Begun, content: Content | None) -> None:

@@ -58,6 +58,19 @@ def fault(why: ApiError) -> bytes:
     return event("error", SEQUENCE_MAX, _error(why))
 
 
+def lost(queued: Mapping[str, Any], became: Mapping[str, Any], after: int) -> bytes:
+    """The events of what nobody was left to end: how it began, and how it ended.  What was told in between is not known,
+    so the end comes next behind whatever its reader has heard."""
+    told = [("response.created", {"response": queued})]
+    if (why := became["error"]) is not None:
+        told.append(("error", {"code": why["x_code"], **{k: why[k] for k in ("message", "param")}}))
+    status = became["status"]
+    told.append((_LAST_OF.get(status, f"response.{status}"), {"response": became}))
+    if after >= 0:
+        del told[0]
+    return b"".join(event(kind, after + 1 + i, fields) for i, (kind, fields) in enumerate(told))
+
+
 def _error(why: ApiError) -> dict[str, Any]:
     return {"code": why.code, "message": why.message, "param": why.param}
 
