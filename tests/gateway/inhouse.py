@@ -10,6 +10,7 @@ import asyncio
 import functools
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -50,6 +51,7 @@ from gateway.withdrawal import withdrawn
 from policies.classes import ServiceClass
 from policies.facts import Budget, Limits, Price
 from policies.price import PriceList
+from policies.shedding import TERMS
 from security import api_keys
 from security.audit_log import AuditLog
 from security.audit_signer import AuditKeys
@@ -76,6 +78,8 @@ from tenants.tempo.proofs import MemoryProofs, Proofs
 from tenants.till.front import Front
 
 MODEL = "echo"
+PATIENT = replace(TERMS, high_ms=float("inf"), low_ms=float("inf"))
+"""Nobody is turned away because this machine is slow; turns are over as ever."""
 PRICE = Price("echo@0", MODEL, 0, 200_000_000, 50_000_000, 200_000_000, 600_000_000)
 PLAN = PlanConfig(
     models=(MODEL,),
@@ -98,13 +102,9 @@ class Time:
     ahead_ns: int = 0
 
     def monotonic_ns(self) -> int:
-        import time
-
         return time.monotonic_ns() + self.ahead_ns
 
     def wall_ms(self) -> int:
-        import time
-
         return time.time_ns() // 1_000_000 + self.ahead_ms
 
 
@@ -208,7 +208,6 @@ async def inhouse(
     urls: tuple[str, ...] = (),
     proofs: Proofs | None = None,
 ) -> AsyncIterator[Inhouse]:
-    import time
 
     furnish(folder)
     clock_time = Time()
@@ -315,7 +314,7 @@ async def inhouse(
             stored=stored,
             mint_key=lambda: api_keys.mint(os.urandom, pepper),
             draining=lambda: switch["draining"],
-            door=Door(gate=Gate(lambda: 0.0)),  # nobody is turned away because this machine is slow
+            door=Door(gate=Gate(lambda: time.monotonic() * 1000, PATIENT)),
         )
         house.metrics.registry.register(DeviceGauges(house.metrics.gauges))
         house.metrics.registry.register(DoorGauges(house.door))
