@@ -76,6 +76,9 @@ def search(folder: Path, **options: Any) -> None:
                 read(answer)
             else:
                 assert followed(events_of(answer.body)).status in {"completed", "incomplete"}
+            async with asyncio.timeout(60):
+                while home.house.stored.running:  # what was asked for in the background
+                    await asyncio.sleep(0)
             await home.at_rest()
             assert not [entry for entry in home.logged if entry["event"] == "failed"]
 
