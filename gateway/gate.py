@@ -51,6 +51,7 @@ class Gate:
         self._clock_ms = clock_ms
         self._terms = terms
         self._until_ms: dict[str, float] = {}
+        self._most_ms: dict[str, float] = {}  # beyond which nothing puts it off
         self._watching: asyncio.TimerHandle | None = None
         self._lines: dict[Rank, dict[str | None, _Line]] = {rank: {} for rank in Rank}
         self._turns = 0
@@ -110,16 +111,21 @@ class Gate:
     def leave(self, request_id: str) -> None:
         """Its turn is over, if it still has it."""
         if self._until_ms.pop(request_id, None) is not None:
+            del self._most_ms[request_id]
             self._go_on()
 
     def ends(self, request_id: str, in_ms: float | None = None) -> None:
-        """Its turn, if it still has it, does by then.  None: as a turn that begins now."""
+        """Its turn, if it still has it, does by then; None: by when it would have without.  Never later than that, or
+        a body that drips would keep it."""
         if request_id in self._until_ms:
-            lasts_ms = self._terms.turn_ms if in_ms is None else in_ms
-            self._until_ms[request_id] = self._clock_ms() + lasts_ms
+            most_ms = self._most_ms[request_id]
+            self._until_ms[request_id] = (
+                most_ms if in_ms is None else min(most_ms, self._clock_ms() + in_ms)
+            )
 
     def _begin(self, request_id: str) -> None:
-        self._until_ms[request_id] = self._clock_ms() + self._terms.turn_ms
+        until_ms = self._clock_ms() + self._terms.turn_ms
+        self._until_ms[request_id] = self._most_ms[request_id] = until_ms
 
     def _go_on(self) -> None:
         while self.waiting and len(self._until_ms) < self._terms.at_work:
@@ -139,7 +145,7 @@ class Gate:
         """Whose time is up has no turn."""
         now_ms = self._clock_ms()
         for request_id in [each for each, until in self._until_ms.items() if until <= now_ms]:
-            del self._until_ms[request_id]
+            del self._until_ms[request_id], self._most_ms[request_id]
         self._go_on()
 
     def _wake(self) -> None:

@@ -145,6 +145,21 @@ def test_a_turn_ends_sooner_where_that_is_said_and_later_again() -> None:
     assert play(scene).entered == ["first", "next"]
 
 
+def test_a_body_that_drips_keeps_its_turn_no_longer_than_another() -> None:
+    async def scene(played: Played) -> None:
+        await played.come("drips", ACME)
+        for _ in range(int(TERMS.turn_ms) // 10):
+            assert played.gate.holds("drips")
+            played.gate.ends("drips", 20.0)
+            played.now_ms += 10
+            played.gate.ends("drips")
+        assert not played.gate.holds("drips")
+        await played.come("next", ACME)
+        await played.leave("next")
+
+    assert play(scene).entered == ["drips", "next"]
+
+
 def test_what_ends_waits_for_none_and_keeps_others_waiting() -> None:
     async def scene(played: Played) -> None:
         await played.come("first", ACME)
